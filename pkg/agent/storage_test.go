@@ -331,3 +331,77 @@ func TestASlowWriteHoldsNoOtherContainer(t *testing.T) {
 		})
 	}
 }
+
+// A cgroup that does not answer, when it is looked for or written, holds up no event of another pod.
+func TestACgroupThatHangsHoldsNoEvent(t *testing.T) {
+	const gone = "kubepods/burstable/podgone/app"
+	for name, hangs := range map[string]func(n *node, hang func()) (begin func()){
+		"looked for by the journal": func(n *node, hang func()) func() {
+			n.onOpen = func(dir, _ string) error {
+				if dir == gone {
+					hang()
+				}
+				return nil
+			}
+			return func() {
+				n.journal.Note(protect.Entry{Cgroup: gone, Knob: cgroup.MemoryHigh})
+				n.protector.Prune()
+			}
+		},
+		"looked for by the watcher": func(n *node, hang func()) func() {
+			n.watches = true
+			n.onOpen = func(dir, _ string) error {
+				if dir == gone {
+					hang()
+				}
+				return nil
+			}
+			return func() {
+				n.mkdir(gone)
+				n.writeFile(gone, "memory.high", "max")
+				if err := n.watcher.Watch(gone, "memory.high"); err != nil {
+					t.Error(err)
+				}
+				n.protector.Prune()
+			}
+		},
+		"written": func(n *node, hang func()) func() {
+			n.onWrite = func(w cgroupfs.Write) {
+				if w.Cgroup == "kubepods" && w.Knob == cgroup.MemoryMin {
+					hang()
+				}
+			}
+			return func() {
+				first := n.pod("first", memoryqos.Guaranteed)
+				n.launch(first, ofPod(first, "app", gi))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate, begun := make(chan struct{}), make(chan struct{}, 100)
+			var begin func()
+			n := newNode(t, "memoryReservationPolicy: HardReservation", func(n *node) {
+				n.check = time.Second
+				begin = hangs(n, func() { begun <- struct{}{}; <-gate })
+			})
+			n.sync(nil, nil)
+			hung, done := make(chan struct{}), make(chan struct{})
+			go func() { defer close(hung); begin() }()
+			<-begun
+			pod := n.pod("pod", memoryqos.Guaranteed)
+			go func() { defer close(done); n.launch(pod, ofPod(pod, "app", gi)) }()
+			select {
+			case <-done:
+			case <-time.After(30 * time.Second):
+				t.Error("a container of another pod has not started within half a minute")
+			}
+			close(gate)
+			<-hung
+			<-done
+			defer n.background()()
+			eventually(t, "kubepods protects all pods", func() bool {
+				return n.file("/kubepods", "memory.min") == bytesOf(*above(n.View(), cgroup.LevelKubepods).Min)
+			})
+		})
+	}
+}

@@ -60,8 +60,6 @@ func (w *Watcher) Watch(dir string, files ...string) error {
 	if !cgroup.Inside(dir) {
 		return fmt.Errorf("watch cgroup %q: not below kubepods", dir)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	var errs []error
 	for _, file := range files {
 		path := filepath.Join(w.tree.root, dir, file)
@@ -70,17 +68,24 @@ func (w *Watcher) Watch(dir string, files ...string) error {
 			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 			continue
 		}
-		// A recreated cgroup has new files: forget the old one's watch.
-		if old, ok := w.byFile[dir][file]; ok && old != wd {
-			w.remove(old)
-		}
-		if w.byFile[dir] == nil {
-			w.byFile[dir] = make(map[string]int)
-		}
-		w.byFile[dir][file] = wd
-		w.watches[wd] = Change{Cgroup: dir, File: file}
+		w.watched(Change{Cgroup: dir, File: file}, wd)
 	}
 	return errors.Join(errs...)
+}
+
+// watched enters a watch. The kernel looks for a file without the lock, for which others wait.
+func (w *Watcher) watched(c Change, wd int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// A recreated cgroup has new files: forget the old one's watch.
+	if old, ok := w.byFile[c.Cgroup][c.File]; ok && old != wd {
+		w.remove(old)
+	}
+	if w.byFile[c.Cgroup] == nil {
+		w.byFile[c.Cgroup] = make(map[string]int)
+	}
+	w.byFile[c.Cgroup][c.File] = wd
+	w.watches[wd] = c
 }
 
 // remove ends one watch. The kernel may have ended it already.
@@ -103,20 +108,37 @@ func (w *Watcher) unwatch(cgroup string) {
 	delete(w.byFile, cgroup)
 }
 
-// Prune forgets those of up to count cgroups that are gone, the next ones at the next call.
+// Prune forgets those of up to count cgroups that are gone, the next ones at the next call. It looks for them without the lock.
 func (w *Watcher) Prune(count int) {
+	for dir, watches := range w.toPrune(count) {
+		if w.tree.Ended(dir) {
+			w.forget(dir, watches)
+		}
+	}
+}
+
+func (w *Watcher) toPrune(count int) map[string]map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.unpruned) == 0 {
 		w.unpruned = slices.Collect(maps.Keys(w.byFile))
 	}
 	count = min(count, len(w.unpruned))
-	for _, cgroup := range w.unpruned[:count] {
-		if w.byFile[cgroup] != nil && w.tree.Ended(cgroup) {
-			w.unwatch(cgroup)
-		}
+	next := make(map[string]map[string]int, count)
+	for _, dir := range w.unpruned[:count] {
+		next[dir] = maps.Clone(w.byFile[dir])
 	}
 	w.unpruned = w.unpruned[count:]
+	return next
+}
+
+// forget is Unwatch, unless the cgroup is watched anew.
+func (w *Watcher) forget(dir string, watches map[string]int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if maps.Equal(w.byFile[dir], watches) {
+		w.unwatch(dir)
+	}
 }
 
 // Watches is the number of files watched.

@@ -45,6 +45,7 @@ type Journal struct {
 	cgroups   map[string]journaled
 	noted     durable.Ticket  // of the newest knob
 	unpruned  []string        // cgroups that prune has yet to look at
+	looked    map[string]bool // those that it is looking at, unless something was noted since
 	unwritten map[string]bool // cgroups whose change is not in the file
 	whole     bool            // the next write replaces the file
 	closed    bool            // so does each from now on
@@ -102,6 +103,7 @@ func (j *Journal) Note(e Entry) bool {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	delete(j.looked, e.Cgroup)
 	c, known := j.cgroups[e.Cgroup]
 	if !known {
 		c = journaled{knobs: make(map[cgroup.Knob]string, 1), noted: j.now().Unix()}
@@ -217,29 +219,46 @@ func (j *Journal) Entries() []Entry {
 }
 
 // prune drops the knobs of those of up to count cgroups that are gone, and looks at the next ones at the next call. One that has not
-// been seen yet has an hour to come; of one that cannot be looked at nothing is known.
+// been seen yet has an hour to come; of one that cannot be looked at nothing is known. It looks without the lock, for which the runtime's
+// events wait.
 func (j *Journal) prune(count int, exists func(cgroup string) (bool, error)) {
+	for _, dir := range j.toPrune(count) {
+		if there, err := exists(dir); err == nil {
+			j.found(dir, there)
+		}
+	}
+}
+
+func (j *Journal) toPrune(count int) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.unpruned) == 0 {
 		j.unpruned = slices.Collect(maps.Keys(j.cgroups))
 	}
 	count = min(count, len(j.unpruned))
-	for _, cgroup := range j.unpruned[:count] {
-		c, noted := j.cgroups[cgroup]
-		there, err := exists(cgroup)
-		switch {
-		case err != nil || !noted:
-		case there && !c.seen:
-			c.seen = true
-			j.cgroups[cgroup] = c
-			j.changed(cgroup)
-		case !there && (c.seen || j.now().Sub(time.Unix(c.noted, 0)) > arrival):
-			delete(j.cgroups, cgroup)
-			j.changed(cgroup)
-		}
+	next := j.unpruned[:count]
+	j.unpruned, j.looked = j.unpruned[count:], make(map[string]bool, count)
+	for _, dir := range next {
+		j.looked[dir] = true
 	}
-	j.unpruned = j.unpruned[count:]
+	return next
+}
+
+// found enters whether a cgroup was there, unless something was noted of it since.
+func (j *Journal) found(dir string, there bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c, noted := j.cgroups[dir]
+	switch {
+	case !noted || !j.looked[dir]:
+	case there && !c.seen:
+		c.seen = true
+		j.cgroups[dir] = c
+		j.changed(dir)
+	case !there && (c.seen || j.now().Sub(time.Unix(c.noted, 0)) > arrival):
+		delete(j.cgroups, dir)
+		j.changed(dir)
+	}
 }
 
 // changed has a cgroup's new state written. The caller holds the lock.

@@ -329,7 +329,7 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 				}
 			}
 			n.record(older, todo.writes)
-			n.writeFast(newer)
+			n.writeFast(t.Context(), newer)
 			if got := content(t, n.Tree, podG+"/memory.min"); got != "200" || !n.rows[podG].settled() {
 				t.Errorf("memory.min is %s, settled %t", got, n.rows[podG].settled())
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"time"
@@ -113,8 +114,13 @@ type planned struct {
 	change
 	value uint64
 	put   bool // systemd alone lacks the value otherwise
+	late  bool // it has not returned in time
 	err   error
 }
+
+// writeLimit is how long a pass waits for the kernel to take a value of protection, which takes microseconds unless something is wrong:
+// all passes, and with them the runtime's events, write one after the other.
+const writeLimit = time.Second
 
 // run looks at rows, which are chosen under the lock, and has their files hold what is desired.
 func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *pass {
@@ -238,7 +244,7 @@ func (s *pass) add(t *part, err error) {
 // cannot be written stops nothing.
 func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 	for {
-		slow, waits := p.writeFast(s)
+		slow, waits := p.writeFast(ctx, s)
 		if !waits {
 			return slow
 		}
@@ -248,19 +254,77 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 }
 
 // writeFast writes the files of protection that are due now, unless something of the pass waits for the journal's file.
-func (p *Protector) writeFast(s *pass) (slow []change, waits bool) {
+func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, waits bool) {
 	if !s.onlyHigh {
-		p.writing.Lock()
-		defer p.writing.Unlock()
+		if !p.takeTurn(ctx) {
+			p.giveUp(s, ctx.Err())
+			return nil, false
+		}
+		defer func() { <-p.writing }()
 	}
 	todo := p.plan(s)
 	for i := range todo.writes {
 		if w := &todo.writes[i]; w.put {
-			w.err = p.tree.Set(w.dir, w.knob(), w.value)
+			p.put(w)
 		}
 	}
 	p.record(s, todo.writes)
 	return todo.slow, todo.waits
+}
+
+// takeTurn is false where another pass writes until ctx ends.
+func (p *Protector) takeTurn(ctx context.Context) bool {
+	select {
+	case p.writing <- true:
+		return true
+	default:
+	}
+	select {
+	case p.writing <- true:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// giveUp leaves what is due to the next pass.
+func (p *Protector) giveUp(s *pass, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range s.changes {
+		if p.rows[c.cgroup] == c.row {
+			p.unsettled[c.row] = true
+		}
+		s.add(c.part, err)
+	}
+}
+
+// hangs is the error of a write that is late.
+func (c change) hangs() error {
+	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, writeLimit)
+}
+
+// put makes a write. Where it is late, what comes of it is entered when it returns.
+func (p *Protector) put(w *planned) {
+	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
+	go func() {
+		err := p.tree.Set(w.dir, w.knob(), w.value)
+		select {
+		case returned <- err:
+		case <-late:
+			_ = p.recordSlow(w.change, w.value, err) // it is tried again
+			p.leaveLate(w.change)
+			p.slow.Delete(done)
+			close(done)
+		}
+	}()
+	select {
+	case w.err = <-returned:
+	case <-time.After(p.patience):
+		w.late, w.err = true, w.hangs()
+		p.slow.Store(done, nil)
+		close(late)
+	}
 }
 
 // plan finds what is to be written now, and enters it in the journal.
@@ -289,10 +353,13 @@ func (p *Protector) plan(s *pass) (todo plan) {
 		f := c.file()
 		switch {
 		case !c.due():
+		case c.index < high && f.writes > 0: // it is looked at when that has returned
+			s.add(c.part, c.hangs())
 		case c.index >= high:
 			todo.slow = append(todo.slow, c)
 		default:
 			todo.writes = append(todo.writes, planned{change: c, value: f.want, put: !f.state.known() || f.have != f.want})
+			f.writes++
 			f.on(begin)
 		}
 	}
@@ -304,6 +371,11 @@ func (p *Protector) record(s *pass, writes []planned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range writes {
+		if w.late {
+			s.add(w.part, w.err)
+			continue
+		}
+		w.file().writes--
 		s.add(w.part, p.written(w.change, w.value, w.err))
 	}
 }

@@ -37,7 +37,8 @@ type Protector struct {
 	page    uint64
 	now     func() time.Time
 
-	writing sync.Mutex // its holder writes files of protection; taken before mu, and held for no other wait
+	writing  chan bool     // is full while somebody writes files of protection; taken before mu
+	patience time.Duration // writeLimit
 
 	mu         sync.Mutex // held for reads of files, and for no wait
 	rows       map[string]*row
@@ -62,7 +63,7 @@ func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[*row]bool), wake: make(chan struct{}, 1),
+		rows:      make(map[string]*row), delayed: make(map[*row]bool), wake: make(chan struct{}, 1), writing: make(chan bool, 1), patience: writeLimit,
 		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}

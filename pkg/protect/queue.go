@@ -283,12 +283,15 @@ func (p *Protector) Flush(ctx context.Context) error {
 }
 
 // Close flushes within ctx, and waits as long for the writes that have begun; Run has ended. On return systemd receives nothing more
-// from this Protector.
+// from this Protector, unless ctx ended first.
 func (p *Protector) Close(ctx context.Context) error {
 	err := p.Flush(ctx)
 	if p.systemd.units != nil {
 		p.systemd.stop()
-		<-p.systemd.ended
+		select {
+		case <-p.systemd.ended:
+		case <-ctx.Done(): // it waits for a cgroup
+		}
 	}
 	return errors.Join(err, p.awaitSlow(ctx))
 }

@@ -148,13 +148,20 @@ func (p *Protector) Prune() {
 		return
 	}
 	p.watcher.Prune(rowsPerPass)
+	for _, dir := range p.aboveThePods() {
+		_ = p.watchAbove(dir) // logged when it failed first
+	}
+}
+
+func (p *Protector) aboveThePods() (dirs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, r := range p.rows {
-		if r.level != cgroup.LevelContainer {
-			_ = p.watch(r) // logged when it failed first
+	for dir, r := range p.rows {
+		if r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer {
+			dirs = append(dirs, dir)
 		}
 	}
+	return dirs
 }
 
 // Repairs count how often the files of a container were found to hold something else than the runtime was to write or had

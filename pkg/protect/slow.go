@@ -241,7 +241,7 @@ func (p *Protector) awaitSlow(ctx context.Context) (err error) {
 		select {
 		case <-done.(chan struct{}):
 		case <-ctx.Done():
-			err = fmt.Errorf("a write of a container's memory.high or cpuset.mems has not returned: %w", ctx.Err())
+			err = fmt.Errorf("a write of a cgroup's file has not returned: %w", ctx.Err())
 		}
 		return err == nil
 	})

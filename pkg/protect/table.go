@@ -351,7 +351,11 @@ func (p *Protector) watch(r *row) error {
 	if p.watcher == nil || r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer {
 		return nil
 	}
-	return p.watcher.Watch(r.cgroup, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
+	return p.watchAbove(r.cgroup)
+}
+
+func (p *Protector) watchAbove(dir string) error {
+	return p.watcher.Watch(dir, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
 }
 
 // watchFound watches a container whose cgroup has been seen.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -85,6 +86,7 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 	}
 	t.Cleanup(func() { tree.Close() })
 	w.tree, w.protector = tree, New(Options{Tree: tree})
+	w.protector.patience = time.Hour // of a machine that is busy
 	return w
 }
 
