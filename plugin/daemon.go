@@ -183,11 +183,20 @@ func (d *daemon) run(ctx context.Context) error {
 			}
 		})
 	}
-	group.Wait()
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	<-ctx.Done()
+	select {
+	case <-ended:
+	case <-time.After(closeTimeout):
+		d.log.Error("a part of the daemon waits for a disk, the kernel or another process, and is left alone")
+	}
+	mu.Lock()
+	defer mu.Unlock()
 	return errors.Join(errs...)
 }
 
-// closeTimeout bounds the last writes to the disk.
+// closeTimeout bounds the end of the parts, and then the last writes to the disk.
 const closeTimeout = 5 * time.Second
 
 func (d *daemon) close() {
@@ -196,11 +205,20 @@ func (d *daemon) close() {
 	if d.probes != nil {
 		d.probes.stop()
 	}
+	var group sync.WaitGroup
+	if d.kills != nil {
+		group.Go(func() {
+			if err := d.kills.Close(ctx); err != nil {
+				d.log.WithError(err).Error("the last verdicts on OOM kills could not be written")
+			}
+		})
+	}
 	if d.agent != nil {
 		if err := d.agent.Close(ctx); err != nil {
 			d.log.WithError(err).Error("the last state could not be written")
 		}
 	}
+	group.Wait()
 	if d.recorder != nil {
 		if err := d.recorder.Close(ctx); err != nil {
 			d.log.WithError(err).Error("the last events could not be recorded")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
@@ -28,7 +29,8 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	h.connected() // creations have a registration of their own
 	first, second := guaranteed("first", 4*gi), guaranteed("second", 12*gi)
 	h.deploy(first)
-	fifos := h.blockStateFile(unix.Mkfifo)
+	h.watchesKills(first)
+	fifos := h.blockFolder()
 	file := h.path("state/" + checkpoint.FileName)
 	before, err := os.ReadFile(file)
 	must(t, err)
@@ -55,6 +57,10 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 		t.Errorf("the state file has changed on a disk that hangs:\n%s", diff)
 	}
 	eventually(t, "readiness names the checkpoint", func() bool { return strings.Contains(plugin.get("/readyz"), "[-] checkpoint") })
+	for kill := 2; kill < 5; kill++ { // each has its verdict
+		h.kill(first, kill)
+		eventually(t, "the kill is judged", func() bool { return strings.Count(plugin.log.String(), "OOM kill: ") == kill })
+	}
 
 	// The disk comes back, though not with that write.
 	for _, fifo := range fifos {
@@ -66,15 +72,55 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
 }
 
+// kill has the kernel count the n-th kill of a pod's container at its limit.
+func (h *host) kill(pod *testPod, n int) {
+	h.t.Helper()
+	h.counts(pod.cgroup()+"/"+pod.id(), fmt.Sprint(n), fmt.Sprint(n))
+	h.counts(pod.cgroup(), "0", fmt.Sprint(n))
+}
+
+// watchesKills has a container lose a process, and waits for the verdict.
+func (h *host) watchesKills(pod *testPod) {
+	h.t.Helper()
+	eventually(h.t, "there is a verdict", func() bool {
+		h.kill(pod, 1) // again, until the daemon watches
+		return len(h.verdicts(pod.name)) > 0
+	})
+}
+
+// blockFolder has every write to a file of the state folder hang from now on.
+func (h *host) blockFolder() (fifos []string) {
+	h.t.Helper()
+	fifos = h.blockStateFile(unix.Mkfifo)
+	journal := h.path("state/" + protect.JournalFile)
+	replaced := []string{checkpoint.FileName, protect.JournalFile, "raised.json", "requests.json", oom.FileName}
+	for _, name := range replaced[1:] {
+		fifo := h.path("state/" + name + ".tmp")
+		eventually(h.t, "no write is under way", func() bool { return unix.Mkfifo(fifo, 0o600) == nil })
+		fifos = append(fifos, fifo)
+	}
+	must(h.t, os.Remove(journal)) // lines are added to it
+	must(h.t, unix.Mkfifo(journal, 0o600))
+	files, err := os.ReadDir(h.path("state"))
+	must(h.t, err)
+	for _, file := range files {
+		if file.Type().IsRegular() && !slices.Contains(replaced, file.Name()) {
+			h.t.Errorf("%s can be written while the disk hangs", file.Name())
+		}
+	}
+	return append(fifos, journal)
+}
+
 // A plugin that is told to end while its disk hangs ends all the same, whichever of its files it is writing.
 func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
-	h.deploy(guaranteed("first", 4*gi))
-	for _, file := range []string{checkpoint.FileName, protect.JournalFile} {
-		eventually(t, "no write is under way", func() bool { return unix.Mkfifo(h.path("state/"+file+".tmp"), 0o600) == nil })
-	}
+	first := guaranteed("first", 4*gi)
+	h.deploy(first)
+	h.watchesKills(first)
+	h.blockFolder()
+	h.kill(first, 2)
 	second := guaranteed("second", 12*gi)
 	must(t, h.runPod(second))
 	if err := h.create(second); err != nil && !strings.Contains(err.Error(), "not written in time") && !strings.Contains(err.Error(), "deadline exceeded") {
@@ -84,6 +130,7 @@ func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
 		t.Errorf("SIGTERM ended the plugin with %d", code)
 	}
 	said(plugin, "the last state could not be written")
+	said(plugin, "the last verdicts on OOM kills could not be written")
 }
 
 // What an earlier run could not read is kept, and the plugin goes on without it.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
@@ -55,18 +56,78 @@ func (f *file) add(v Verdict) {
 	f.Verdicts = f.Verdicts[max(0, len(f.Verdicts)-mostVerdicts):]
 }
 
-// save replaces the file, with these counters as known. The oldest verdicts go where it would be too large.
-func (f *file) save(path string, known map[string]counters) error {
+// encode is the file's content, with these counters as known. The oldest verdicts go where it would be too large.
+func (f *file) encode(known map[string]counters) ([]byte, error) {
 	for {
 		data, err := json.Marshal(file{Boot: f.Boot, Known: known, Verdicts: f.Verdicts})
 		if err != nil {
-			return fmt.Errorf("encode the verdicts on OOM kills: %w", err)
+			return nil, fmt.Errorf("encode the verdicts on OOM kills: %w", err)
 		}
 		if len(data) <= mostBytes || len(f.Verdicts) == 0 {
-			return durable.WriteFile(path, data, 0o600)
+			return data, nil
 		}
 		f.Verdicts = f.Verdicts[(len(f.Verdicts)+1)/2:]
 	}
+}
+
+// store writes the file in a goroutine of its own: a disk that hangs keeps nobody from watching.
+type store struct {
+	path   string
+	writer *durable.Writer
+
+	mu    sync.Mutex
+	data  []byte    // what the file lacks; nil where it has all
+	alive time.Time // when the daemon was last alive
+}
+
+// writeEvery is the least time between two writes, however often a container is killed.
+const writeEvery = time.Second
+
+func newStore(path string) *store {
+	s := &store{path: path}
+	s.writer = durable.NewWriter(durable.Options{Path: path, Interval: writeEvery, Write: s.write})
+	return s
+}
+
+// put has the file hold data.
+func (s *store) put(data []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.data = data
+	s.writer.Submit(s.content)
+}
+
+// sign has the file say that somebody watches.
+func (s *store) sign(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.alive = now
+	s.writer.Submit(s.content)
+}
+
+// content is what is to be written; nothing where a sign is enough.
+func (s *store) content([]byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data, nil
+}
+
+func (s *store) write(data []byte) error {
+	if len(data) > 0 {
+		if err := durable.WriteFile(s.path, data, 0o600); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	alive := s.alive
+	if len(data) > 0 && len(s.data) > 0 && &data[0] == &s.data[0] {
+		s.data = nil
+	}
+	s.mu.Unlock()
+	if len(data) > 0 {
+		return nil
+	}
+	return os.Chtimes(s.path, alive, alive)
 }
 
 // Read returns the verdicts in a state folder, the newest first.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -58,7 +57,8 @@ type Recorder struct {
 	watcher *cgroupfs.Watcher // nil where there is none: pods are looked at with each sign of life
 	pods    map[string]*pod   // by cgroup
 	file    file
-	dirty   bool // the file is not as it should be: it could not be written
+	store   *store
+	failing bool // the file is not written, in the log
 	hits    map[string]hit
 	kills   map[string]*kill // that are not judged yet, by cgroup
 	began   bool             // the pods that ran before the daemon have been looked at
@@ -99,7 +99,7 @@ type container struct {
 // New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
 func New(o Options) *Recorder {
 	r := &Recorder{options: o, pods: map[string]*pod{}, hits: map[string]hit{}, kills: map[string]*kill{}, totals: map[Total]uint64{},
-		risks: map[string]*Risk{}}
+		risks: map[string]*Risk{}, store: newStore(o.Path)}
 	if err := r.file.load(o.Path, o.Proc); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.Log.WithError(err).Warn("the verdicts on OOM kills cannot be read: those of before are not shown")
 	}
@@ -206,15 +206,23 @@ func (r *Recorder) soon(at time.Time) {
 	}
 }
 
-// sign says in the file that somebody watches, and writes what could not be written before.
+// sign says in the file that somebody watches, and in the log where it has not been written for long.
 func (r *Recorder) sign(now time.Time) {
-	switch {
-	case r.dirty:
-		r.save()
-	case r.began:
-		_ = os.Chtimes(r.options.Path, now, now)
+	if !r.began {
+		return
 	}
+	stats := r.store.writer.Stats()
+	failing := stats.LastError != "" || stats.Pending && time.Since(stats.PendingSince) > period/2
+	if failing && !r.failing {
+		r.options.Log.WithFields(logrus.Fields{"file": r.options.Path, "error": stats.LastError}).
+			Warn("the verdicts on OOM kills cannot be written, or the disk hangs; trying again")
+	}
+	r.failing = failing
+	r.store.sign(now)
 }
+
+// Close writes what is pending within ctx. Run has ended.
+func (r *Recorder) Close(ctx context.Context) error { return r.store.writer.Close(ctx) }
 
 // sync has the recorder look at the pods of the view, and at no others.
 func (r *Recorder) sync(now time.Time) {
@@ -417,9 +425,10 @@ func (r *Recorder) save() {
 			delete(r.hits, dir)
 		}
 	}
-	err := r.file.save(r.options.Path, r.judged())
-	if err != nil && !r.dirty {
-		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again")
+	data, err := r.file.encode(r.judged())
+	if err != nil {
+		r.options.Log.WithError(err).Error("the verdicts on OOM kills cannot be kept")
+		return
 	}
-	r.dirty = err != nil
+	r.store.put(data)
 }
