@@ -59,6 +59,7 @@ type Guard struct {
 	mu       sync.Mutex
 	triggers *triggers
 	watched  map[string]*watched
+	leaving  map[string]bool // containers that are to be left alone, while their raise is taken back
 	totals   Totals
 }
 
@@ -71,7 +72,7 @@ type watched struct {
 	look     time.Time     // when to look again; zero: when the trigger fires
 	busy     bool          // a write is under way
 	armed    bool          // the kernel's trigger is set, or blind stands in for it
-	behind   bool          // memory.high does not hold the brake's value: writing it has failed
+	stands   uint64        // what was last written to memory.high; the brake's value is still to be where that differs
 	failures int           // how often in a row it could not be armed, read or written
 	stall    time.Duration // full stall, at the last look
 	episode  *Episode      // nil between episodes
@@ -86,39 +87,43 @@ func New(o Options) (*Guard, error) {
 		return nil, err
 	}
 	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, settings: o.Settings, onEpisode: o.OnEpisode,
-		doubtful: o.Node.doubtful(), triggers: t, watched: map[string]*watched{}}, nil
+		doubtful: o.Node.doubtful(), triggers: t, watched: map[string]*watched{}, leaving: map[string]bool{}}, nil
 }
 
 // Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
-// no room is cut, and that of a container that is to be left alone ends.
+// no room is cut, and that of a container that is to be left alone ends. Set waits for no write: those are made in the background until
+// ctx ends.
 func (g *Guard) Set(ctx context.Context, containers []Container) {
-	for _, c := range g.set(containers) {
-		if err := g.host.SetHigh(ctx, c.ID, c.High); err != nil {
-			g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: memory.high cannot be set, the container has just ended")
-		}
-	}
-}
-
-// set returns the containers whose memory.high has to change, with the new one.
-func (g *Guard) set(containers []Container) (changed []Container) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ended := maps.Clone(g.watched)
 	for _, c := range containers {
-		high := c.Bounds.Computed
-		if !c.Off {
-			delete(ended, c.ID)
-			high = g.put(c)
+		if c.Off {
+			g.leave(ctx, c)
+			continue
 		}
-		if high != c.High {
-			c.High = high
-			changed = append(changed, c)
-		}
+		delete(ended, c.ID)
+		g.put(c)
 	}
 	for id := range ended {
 		g.drop(id)
 	}
-	return changed
+}
+
+// leave takes the raise of a container back that is to be left alone. Where that fails, the next Set tries again.
+func (g *Guard) leave(ctx context.Context, c Container) {
+	if c.High == c.Bounds.Computed || g.leaving[c.ID] {
+		return
+	}
+	g.leaving[c.ID] = true
+	go func() {
+		if err := g.host.SetHigh(ctx, c.ID, c.Bounds.Computed); err != nil {
+			g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: memory.high cannot be set, the container has just ended")
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.leaving, c.ID)
+	}()
 }
 
 // Notice has the guard look at a pod's containers of which the heap fills all below the room for page cache, when the kernel has counted
@@ -157,14 +162,32 @@ func (g *Guard) inRoom(pod string) (all []Container) {
 	return all
 }
 
-// put starts looking after a container, or updates its bounds, and returns what its memory.high has to be.
-func (g *Guard) put(c Container) (high uint64) {
-	if w, ok := g.watched[c.ID]; ok && w.Bounds.CacheRoom == c.Bounds.CacheRoom {
+// put starts looking after a container, or updates its bounds.
+func (g *Guard) put(c Container) {
+	w, ok := g.watched[c.ID]
+	if ok && w.Bounds.CacheRoom == c.Bounds.CacheRoom {
 		w.Bounds = c.Bounds
-		return g.rebound(w)
+		if w.brake.Rebound(c.Bounds); !w.brake.Raised() {
+			g.endRaise(w, time.Now())
+		}
+	} else {
+		g.drop(c.ID) // the other kind has another trigger
+		w = &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High)}
+		if !g.begin(w) {
+			return
+		}
 	}
-	g.drop(c.ID) // the other kind has another trigger
-	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High)}
+	if !w.busy {
+		w.stands = c.High
+	}
+	if w.stands != w.brake.High() {
+		w.look = time.Now()
+	}
+	g.triggers.interrupt()
+}
+
+// begin is false for a container that has just ended.
+func (g *Guard) begin(w *watched) bool {
 	if w.brake.Raised() {
 		w.raisedAt = time.Now()
 		w.look = w.raisedAt.Add(g.settings.RestoreAfter)
@@ -172,14 +195,13 @@ func (g *Guard) put(c Container) (high uint64) {
 	switch err := g.arm(w); {
 	case err == nil:
 	case g.tree.Ended(w.Cgroup):
-		g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: not watched, the container has just ended")
-		return c.High
+		g.log.WithError(err).WithFields(w.fields()).Debug("stall guard: not watched, the container has just ended")
+		return false
 	default:
 		g.retry(w, err, time.Now())
 	}
-	g.watched[c.ID] = w
-	g.triggers.interrupt()
-	return w.brake.High()
+	g.watched[w.ID] = w
+	return true
 }
 
 // arm sets the kernel's trigger for a container. Without pressure from the kernel it is looked at every window.
@@ -205,14 +227,6 @@ func (g *Guard) drop(id string) {
 	g.endEpisode(w)
 	g.endRaise(w, time.Now())
 	delete(g.watched, id)
-}
-
-func (g *Guard) rebound(w *watched) uint64 {
-	high := w.brake.Rebound(w.Bounds)
-	if !w.brake.Raised() {
-		g.endRaise(w, time.Now())
-	}
-	return high
 }
 
 // Run watches until ctx ends. While nothing stalls it sleeps in the kernel.
@@ -294,14 +308,14 @@ func (g *Guard) retry(w *watched, err error, now time.Time) {
 
 // lookAt samples one container and does what its brake says, after what has failed before.
 func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
+	if w.stands != w.brake.High() {
+		g.setHigh(ctx, w, 0)
+		return nil
+	}
 	if !w.armed {
 		if err := g.arm(w); err != nil {
 			return err
 		}
-	}
-	if w.behind {
-		g.setHigh(ctx, w, 0)
-		return nil
 	}
 	sample, err := g.sample(w, now)
 	if err != nil {
@@ -347,7 +361,7 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 }
 
 // setHigh makes memory.high hold the brake's value, after these bytes were reclaimed: writing memory.high would reclaim the
-// same, and have others wait for it. Where it fails it is tried again.
+// same, and have others wait for it. Where it fails, or the brake has another value meanwhile, it is tried again.
 func (g *Guard) setHigh(ctx context.Context, w *watched, reclaim uint64) {
 	high := w.brake.High()
 	g.inBackground(w, func() {
@@ -357,12 +371,12 @@ func (g *Guard) setHigh(ctx context.Context, w *watched, reclaim uint64) {
 		err := g.host.SetHigh(ctx, w.ID, high)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		switch {
-		case err != nil:
-			w.behind = true
+		if err != nil {
 			g.failed(w, err, time.Now())
-		case w.behind:
-			w.behind, w.failures, w.look = false, 0, time.Now()
+			return
+		}
+		if w.stands = high; w.brake.High() != high {
+			w.look = time.Now()
 		}
 	})
 }

@@ -27,6 +27,7 @@ type host struct {
 	highs map[string][]uint64
 	err   error
 	set   chan struct{}
+	gate  chan struct{} // a write of c1 waits until it is closed; nil waits for nothing
 }
 
 func (h *host) SetHigh(_ context.Context, id string, bytes uint64) error {
@@ -35,6 +36,9 @@ func (h *host) SetHigh(_ context.Context, id string, bytes uint64) error {
 	err := h.err
 	h.mu.Unlock()
 	h.set <- struct{}{}
+	if h.gate != nil && id == "c1" {
+		<-h.gate
+	}
 	return err
 }
 
@@ -313,9 +317,68 @@ func TestNewBoundsReachAWatchedContainer(t *testing.T) {
 	f.put(48 * mib)
 	resized := containerC1(48 * mib)
 	resized.Bounds.Computed = 50 * mib
+	f.run()
 	f.set(resized)
+	<-f.host.set
 	if f.last() != 50*mib {
 		t.Errorf("after a resize: memory.high %d, want the computed 50 MiB", f.last())
+	}
+}
+
+// One goroutine tells the guard of all containers: a write that does not return, of one whose raise is cut or taken back, keeps it from
+// none that starts later.
+func TestASlowWriteKeepsTheGuardFromNoOtherContainer(t *testing.T) {
+	other := Container{ID: "c2", Pod: "default/q", Name: "c", Cgroup: "kubepods/burstable/pod2/c2", Bounds: Bounds{Computed: 32 * mib, Limit: 64 * mib}, High: 32 * mib}
+	cut, off := containerC1(48*mib), containerC1(48*mib)
+	cut.Bounds.Computed, off.Off = 50*mib, true
+	for name, c := range map[string]Container{"cut": cut, "taken back": off} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, defaults)
+			f.host.gate = make(chan struct{})
+			if err := os.MkdirAll(filepath.Join(f.root, "cg", other.Cgroup), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			f.run()
+			f.put(48 * mib)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				f.set(c)
+				<-f.host.set
+				f.set(c, other)
+			}()
+			select {
+			case <-done:
+			case <-time.After(30 * time.Second):
+				t.Error("Set has not returned within half a minute")
+			}
+			if _, watched := f.guard.Statuses()["c2"]; !watched {
+				t.Error("the other container is not watched")
+			}
+			close(f.host.gate)
+			<-done
+		})
+	}
+}
+
+// A raise that is cut while page cache is reclaimed, or while an older value is written, is written afterwards.
+func TestWhatIsDecidedDuringAWriteIsWrittenAfterIt(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.host.gate = make(chan struct{})
+	f.put(48 * mib)
+	cut := containerC1(48 * mib)
+	f.run()
+	for _, computed := range []uint64{50 * mib, 54 * mib} {
+		cut.Bounds.Computed = computed
+		f.set(cut)
+		if computed == 50*mib {
+			<-f.host.set // it is being written
+		}
+	}
+	close(f.host.gate)
+	<-f.host.set
+	if f.last() != 54*mib {
+		t.Errorf("memory.high is %d, want the newest 54 MiB", f.last())
 	}
 }
 
@@ -338,6 +401,7 @@ func TestTheRaiseOfAContainerThatIsToBeLeftAloneEnds(t *testing.T) {
 	off := containerC1(48 * mib)
 	off.Off = true
 	f.set(off)
+	<-f.host.set
 	off.High = f.last()
 	f.set(off)
 	if writes := f.host.highs["c1"]; len(writes) != 1 || writes[0] != 32*mib || len(f.guard.Statuses()) != 0 {
