@@ -22,7 +22,7 @@ func (d *daemon) followContainers(ctx context.Context) error {
 		var containers []guard.Container
 		for _, c := range d.agent.HighContainers() {
 			containers = append(containers, guard.Container{ID: c.ID, Pod: c.Namespace + "/" + c.PodName, Name: c.Name, Cgroup: c.Cgroup,
-				Bounds: guard.Bounds{Computed: c.High, Limit: c.Limit, CacheRoom: c.CacheRoom}, High: max(c.High, c.Raised), Off: c.GuardOff})
+				Bounds: guard.Bounds{Computed: c.High, Request: c.Request, Limit: c.Limit, CacheRoom: c.CacheRoom}, High: max(c.High, c.Raised), Off: c.GuardOff})
 		}
 		d.guard.Set(ctx, containers)
 		select {

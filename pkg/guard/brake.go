@@ -57,6 +57,7 @@ type Settings struct {
 // Bounds are what a container's memory.high may move between, in bytes.
 type Bounds struct {
 	Computed uint64 // the memory.high of Memory QoS
+	Request  uint64 // what the container may count on: up to here it is raised whatever the node has
 	Limit    uint64 // memory.max; 0 when the container has none
 	// CacheRoom is set where Computed lies below Limit for page cache alone: what writes files waits there for the disk, and a heap
 	// gets all of Limit as soon as it fills what is below.
@@ -197,7 +198,7 @@ func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 func (b *Brake) full(s Sample) bool { return float64(s.fixed()) >= float64(b.high)*(1-slack) }
 
 // relieve frees page cache or raises memory.high, as far as the node can give: where it is short as a whole, more room
-// for one container takes memory from the others.
+// for one container takes memory from the others. What the container has requested is its own.
 func (b *Brake) relieve(s Sample) Action {
 	if b.lowered {
 		b.backoff, b.lowered = min(2*b.backoff, longestBackoff), false
@@ -207,7 +208,7 @@ func (b *Brake) relieve(s Sample) Action {
 		room /= shareOfShortNode
 	}
 	b.since = s
-	if room < smallestStep {
+	if room < smallestStep && b.high >= b.bounds.Request {
 		return Action{LookIn: b.settings.Window}
 	}
 	step := b.step(s)
@@ -223,7 +224,7 @@ func (b *Brake) relieve(s Sample) Action {
 		next = Unlimited
 	}
 	// What the node can give bounds containers with a limit too: limits may be overcommitted.
-	if most := sum(s.Current, room); min(next, b.limit()) > most {
+	if most := max(sum(s.Current, room), b.bounds.Request); min(next, b.limit()) > most {
 		next = most
 	}
 	if next < sum(b.high, smallestStep) { // it stands below memory.high, and the node gives little

@@ -427,3 +427,28 @@ func FuzzRaisesGrowUntilTheLimit(f *testing.F) {
 		}
 	})
 }
+
+// A node that has nothing left gives nobody more than was requested, and that at once.
+func TestARequestNeedsNoRoomOnTheNode(t *testing.T) {
+	for name, test := range map[string]struct {
+		bounds Bounds
+		want   uint64
+	}{
+		"room for page cache below a request that is the limit": {Bounds{Computed: 58 * mib, Request: 64 * mib, Limit: 64 * mib, CacheRoom: true}, Unlimited},
+		"memory.high below a request":                           {Bounds{Computed: 58 * mib, Request: 64 * mib, Limit: 128 * mib}, 64 * mib},
+		"memory.high above the request":                         {Bounds{Computed: 58 * mib, Request: 32 * mib, Limit: 64 * mib}, 58 * mib},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBrake(defaults, test.bounds, 0)
+			s := Sample{At: time.Unix(0, 0), Current: 58 * mib}
+			for range 600 {
+				s.At, s.FullStall, s.HighEvents = s.At.Add(time.Second), s.FullStall+time.Second, s.HighEvents+10
+				s.Current = max(s.Current, min(b.High(), 64*mib)) // it takes what it is given
+				b.Next(s)
+			}
+			if b.High() != test.want {
+				t.Errorf("after ten minutes of full stall memory.high is %d, want %d", b.High(), test.want)
+			}
+		})
+	}
+}

@@ -15,6 +15,8 @@ type HighContainer struct {
 	Cgroup string
 	// High is what Memory QoS gives, in bytes; Raised is what the stall guard has set instead, 0 when nothing.
 	High, Raised uint64
+	// Request is what it may count on: its request, or memory.min or memory.low where that is more.
+	Request uint64
 	// Limit is memory.max; 0 when there is none.
 	Limit uint64
 	// GuardOff is set where the pod or the configuration wants the container left alone by the stall guard.
@@ -34,7 +36,7 @@ func (l *Ledger) High() []HighContainer {
 			if w := p.derived.runs[i].watched; w != (watched{}) {
 				all = append(all, HighContainer{
 					ID: c.ID, Name: c.Name, Namespace: p.Namespace, PodName: p.Name,
-					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Limit: w.limit, GuardOff: w.off, CacheRoom: w.cacheRoom,
+					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Request: w.request, Limit: w.limit, GuardOff: w.off, CacheRoom: w.cacheRoom,
 				})
 			}
 		}
