@@ -808,3 +808,48 @@ func TestAResizeKeepsTheKnownRequestUntilItsNewsComes(t *testing.T) {
 	api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 300 * mi, Limit: 400 * mi}))
 	eventually(t, "the news has come", func() bool { return n.containerView(pod, "main").Request == 300*mi })
 }
+
+// The profile NUMA writes no file of Memory QoS, whatever a pod's annotations and the keys say: a kubelet's own values stay.
+func TestProfileNUMALeavesMemoryQoSToTheKubelet(t *testing.T) {
+	for name, test := range map[string]struct {
+		keys, annotation, value string
+	}{
+		"no annotation":     {},
+		"reservation":       {"", "reservation", "min"},
+		"throttling-factor": {"", "throttling-factor", "0.5"},
+		"memory-high":       {"", "memory-high", "600Mi"},
+		"cache-room":        {"", "cache-room", "0.1"},
+		"keys":              {"memoryReservationPolicy: HardReservation\nmemoryThrottlingFactor: 0.5\nstallGuard: true\ncacheRoom: 0.1\n", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "profile: NUMA\n"+test.keys)
+			other, pod := n.pod("other", memoryqos.Guaranteed), n.pod("pod", memoryqos.Burstable)
+			n.mkdir("/kubepods/burstable")
+			kubelets := []string{"/kubepods", other.CgroupParent, pod.CgroupParent}
+			for _, dir := range kubelets {
+				n.mkdir(dir)
+				n.writeFile(dir, "memory.min", bytesOf(8*gi))
+			}
+			n.launch(other, ofPod(other, "main", 8*gi))
+			if test.annotation != "" {
+				pod.Annotations = map[string]string{test.annotation + ".memory-manager.noderesource.dev": test.value}
+			}
+			c := ofPod(pod, "main", 1000*mi)
+			score := int64(990)
+			c.Resources.OOMScoreAdj = &score
+			c = n.launch(pod, c)
+			n.work(context.Background())
+			n.reconcile(context.Background())
+			for _, dir := range kubelets {
+				n.want("memory.min of "+dir, n.file(dir, "memory.min"), bytesOf(8*gi))
+			}
+			for _, file := range []string{"memory.min", "memory.low", "memory.high"} {
+				n.want(file+" of the container", n.file(c.CgroupsPath, file), "")
+			}
+			n.want("cpuset.mems of the other container", n.containerView(other, "main").Nodes.String(), "0")
+			if explained := n.explain("pod", "main"); !strings.Contains(fmt.Sprint(explained), "the profile leaves Memory QoS to the kubelet") {
+				t.Errorf("explain says %+v", explained)
+			}
+		})
+	}
+}

@@ -15,6 +15,9 @@ var placementKeys = map[string]bool{
 	"maxMigrationBytes": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
 }
 
+// qosKeys do nothing where the profile leaves Memory QoS to the kubelet.
+var qosKeys = []string{"memoryThrottlingFactor", "memoryReservationPolicy", "guaranteedHeadroom", "cacheRoom", "stallGuard"}
+
 // doubtful are warnings about keys of our file that contradict each other, or that have no effect beside the others. The
 // configuration is valid.
 func (c Config) doubtful() (warnings []string) {
@@ -31,15 +34,18 @@ func (c Config) doubtful() (warnings []string) {
 			warn(key, changed, "has no effect: memoryManagerPolicy is None, which places nothing")
 		}
 	}
+	for _, key := range qosKeys {
+		warn(key, c.Profile == ProfileNUMA, "has no effect: profile NUMA writes no memory.min, memory.low and memory.high")
+	}
 	for i, rule := range c.AnnotationRules {
 		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {
 			warn(fmt.Sprintf("annotationRules[%d].minimumThrottlingFactor", i), least > *factor,
 				"%g is above memoryThrottlingFactor %g: pods without the annotation have a smaller factor than any that they may choose", least, *factor)
 		}
 	}
-	warn("guaranteedHeadroom", c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
+	warn("guaranteedHeadroom", c.Profile != ProfileNUMA && c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
 		"has no effect on pods without annotation: memoryReservationPolicy is None")
-	warn("cacheRoom", c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
+	warn("cacheRoom", c.Profile != ProfileNUMA && c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
 	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")

@@ -208,7 +208,7 @@ func (c *Config) warnAboutKubelet(k kubeletConfiguration, profile Profile) {
 		warn("memoryThrottlingFactor is not set, with which a kubelet from 1.37 sets no memory.high; ours is %g: set memoryThrottlingFactor in our file, null for no memory.high",
 			*c.MemoryThrottlingFactor)
 	}
-	if k.FeatureGates["MemoryQoS"] {
+	if k.FeatureGates["MemoryQoS"] && profile != ProfileNUMA {
 		warn("the kubelet's own MemoryQoS is on and writes the same cgroup files: turn the feature gate off there")
 	}
 }

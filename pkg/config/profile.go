@@ -15,7 +15,8 @@ type Profile string
 const (
 	// ProfileFull places containers and protects and throttles their memory.
 	ProfileFull Profile = "Full"
-	// ProfileNUMA places containers only: it sets cpuset.mems, and no memory.min, memory.low or memory.high.
+	// ProfileNUMA places containers only: it sets cpuset.mems, and no memory.min, memory.low or memory.high, whatever keys and
+	// annotations say. A kubelet's own MemoryQoS may write these.
 	ProfileNUMA Profile = "NUMA"
 	// ProfileQoS protects and throttles memory only: it sets no cpuset.mems.
 	ProfileQoS Profile = "QoS"

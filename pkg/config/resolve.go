@@ -91,6 +91,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		return Resolved{}, err
 	}
 	r.QoS = memoryqos.Settings{
+		Off:                c.Profile == ProfileNUMA,
 		Factor:             c.MemoryThrottlingFactor,
 		Reservation:        c.MemoryReservationPolicy,
 		GuaranteedHeadroom: c.GuaranteedHeadroom,

@@ -311,6 +311,8 @@ func TestDoubtfulKeys(t *testing.T) {
 		"profile: QoS":              "",
 		"memoryManagerPolicy: None": "",
 		"memoryManagerPolicy: None\nonConflict: Kubelet":                      "c.yaml:2: onConflict: has no effect: memoryManagerPolicy is None, which places nothing",
+		"profile: NUMA\nmemoryReservationPolicy: HardReservation":             "c.yaml:2: memoryReservationPolicy: has no effect: profile NUMA writes no memory.min, memory.low and memory.high",
+		"profile: NUMA\ncacheRoom: 0.1":                                       "c.yaml:2: cacheRoom: has no effect: profile NUMA writes no memory.min, memory.low and memory.high",
 		"profile: QoS\nreservedMemory: 0:memory=1Gi":                          "c.yaml:2: reservedMemory: has no effect: memoryManagerPolicy is None, which places nothing",
 		"maxMigrationBytes: 0":                                                "",
 		"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.95}]": "c.yaml:1: annotationRules[0].minimumThrottlingFactor: 0.95 is above memoryThrottlingFactor 0.9: pods without the annotation have a smaller factor than any that they may choose",

@@ -16,7 +16,7 @@ func (s Settings) Container(c Container, o Overrides) Values {
 // reservation is the protection file for a class: the pod's choice, else the policy's.
 func (s Settings) reservation(class QOSClass, wish Reservation) Reservation {
 	switch {
-	case class == BestEffort:
+	case class == BestEffort, s.Off:
 		return ReserveNone
 	case wish != "":
 		return wish
@@ -85,6 +85,7 @@ type throttling struct {
 type unthrottled string
 
 const (
+	off             unthrottled = "the profile leaves Memory QoS to the kubelet"
 	asksForItsLimit unthrottled = "the container asks for its limit"
 	optedOut        unthrottled = "the pod's annotation memory-high is off"
 	noFactor        unthrottled = "memoryThrottlingFactor is not set"
@@ -95,6 +96,9 @@ const (
 
 // throttling is what the formula or the pod gives, or the room for page cache where that is less.
 func (s Settings) throttling(c Container, o Overrides) throttling {
+	if s.Off {
+		return throttling{why: off}
+	}
 	t := s.formula(c, o)
 	if bytes, share := s.belowLimit(c, o); bytes > 0 && (t.bytes == 0 || bytes < t.bytes) {
 		t.bytes, t.room = bytes, share

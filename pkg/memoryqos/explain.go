@@ -80,6 +80,8 @@ func (s Settings) explainProtection(p protection, c Container, o Overrides) stri
 		policy = "annotation " + string(o.Reservation)
 	}
 	switch {
+	case s.Off:
+		return "no memory.min and no memory.low: " + string(off)
 	case c.Request == 0:
 		return "no memory.min and no memory.low: the container has no request, or none that is known"
 	case p.file == ReserveNone:

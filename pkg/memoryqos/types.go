@@ -25,6 +25,8 @@ const (
 
 // Settings are the node's rules.
 type Settings struct {
+	// Off leaves memory.min, memory.low and memory.high to the kubelet, whatever the other rules and a pod say.
+	Off bool
 	// Factor is memoryThrottlingFactor, in (0, 1]. Nil, or a number outside, means no memory.high.
 	Factor *float64
 	// MinimumFactor is the smallest throttling factor that a pod may choose for itself; 0 bounds nothing.

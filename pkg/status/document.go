@@ -77,6 +77,8 @@ func (r *Runtime) String() string {
 
 // Policy is the configuration in force, as far as it decides about pods.
 type Policy struct {
+	// Profile is NUMA where Memory QoS is left to the kubelet.
+	Profile           string   `json:"profile,omitempty"`
 	MemoryManager     string   `json:"memoryManagerPolicy"`
 	TopologyManager   string   `json:"topologyManagerPolicy"`
 	Scope             string   `json:"topologyManagerScope"`
@@ -199,6 +201,7 @@ func (s Sources) Make() *Document {
 	d := &Document{
 		Time: view.Taken, Version: s.Version, Node: s.Node,
 		Policy: Policy{
+			Profile:       string(config.Profile),
 			MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
 			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard,

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -103,6 +104,9 @@ func kubelet(n Node, r *Report) {
 	if k.MemoryManagerPolicy == "Static" && n.Document.Policy.MemoryManager != "None" {
 		r.find(Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by a node map of its own",
 			"set memoryManagerPolicy: None there, move its state with nri-memory-manager state import, and restart the kubelet")
+	}
+	if n.Document.Policy.Profile == string(config.ProfileNUMA) { // which writes none of these files
+		return
 	}
 	gate, set := k.FeatureGates["MemoryQoS"]
 	policy := k.MemoryReservationPolicy

@@ -489,3 +489,14 @@ func contents(t *testing.T, pattern string) string {
 	}
 	return all.String()
 }
+
+// Under the profile NUMA the kubelet's own MemoryQoS is what writes these files.
+func TestProfileNUMALeavesMemoryQoSToTheKubelet(t *testing.T) {
+	for _, kubelet := range []Kubelet{{FeatureGates: map[string]bool{"MemoryQoS": true}}, {MemoryReservationPolicy: "TieredReservation"}, {}} {
+		n := sound()
+		n.Document.Policy.Profile, n.Kubelet = "NUMA", &kubelet
+		if found := Run(n).Findings; len(found) > 0 {
+			t.Errorf("%+v: %+v", kubelet, found)
+		}
+	}
+}
