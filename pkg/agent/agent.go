@@ -370,6 +370,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	}
 	a.protector.BoundMigration(resolved.MostMoved())
 	a.work(ctx)
+	a.takeBack(ctx)
 	a.poke()
 	return nil
 }

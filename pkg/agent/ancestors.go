@@ -36,6 +36,16 @@ func (a *Agent) protect(ctx context.Context) {
 	}
 }
 
+// takeBack has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
+// not look after stops a container for good.
+func (a *Agent) takeBack(ctx context.Context) {
+	if !a.dryRun() || !a.ancestors.take(ctx) {
+		return
+	}
+	defer func() { a.ancestors.turn <- struct{}{} }()
+	a.protectFailed(a.protector.TakeBack(ctx))
+}
+
 // desire makes the newest values desired, and writes nothing.
 func (a *Agent) desire() error {
 	a.ancestors.order.Lock()

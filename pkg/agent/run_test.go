@@ -853,3 +853,44 @@ func TestProfileNUMALeavesMemoryQoSToTheKubelet(t *testing.T) {
 		})
 	}
 }
+
+// A dry run that begins, by a reload or a restart, leaves nothing of ours in the files: a memory.high without the stall guard is a wall.
+func TestADryRunTakesBackWhatWasWritten(t *testing.T) {
+	for name, begin := range map[string]func(n *node){
+		"reload":  func(n *node) { n.reconfigure("profile: Observe") },
+		"restart": func(n *node) { n.config = parseConfig(n, "profile: Observe"); n.restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "memoryReservationPolicy: HardReservation")
+			pod, pinned := n.pod("pod", memoryqos.Burstable), n.pod("pinned", memoryqos.Guaranteed)
+			n.mkdir(pinned.CgroupParent)
+			n.writeFile(pinned.CgroupParent, "memory.min", bytesOf(300*mi)) // the kubelet's
+			c, d := n.launch(pod, ofPod(pod, "main", 1000*mi)), n.launch(pinned, ofPod(pinned, "main", gi))
+			n.work(context.Background())
+			files := []struct{ dir, file, written, back string }{
+				{c.CgroupsPath, "memory.high", bytesOf(900 * mi), "max"},
+				{d.CgroupsPath, "memory.min", "1052266496", "0"},
+				{d.CgroupsPath, "cpuset.mems", "0", ""}, // a folder has no nodes of the parent's
+				{pinned.CgroupParent, "memory.min", "1052266496", bytesOf(300 * mi)},
+				{"/kubepods", "memory.min", "1052266496", "0"},
+			}
+			for _, f := range files {
+				n.want("before, "+f.file+" of "+f.dir, n.file(f.dir, f.file), f.written)
+			}
+			begin(n)
+			n.reconcile(context.Background())
+			for _, f := range files {
+				n.want("in the dry run, "+f.file+" of "+f.dir, n.file(f.dir, f.file), f.back)
+			}
+			if left := n.journal.Entries(); len(left) > 0 {
+				t.Errorf("the journal has %+v", left)
+			}
+			n.reconfigure("memoryReservationPolicy: HardReservation")
+			n.sync([]Pod{pod, pinned}, []Container{c, d})
+			n.work(context.Background())
+			for _, f := range files {
+				n.want("after it, "+f.file+" of "+f.dir, n.file(f.dir, f.file), f.written)
+			}
+		})
+	}
+}
