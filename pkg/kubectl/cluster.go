@@ -27,8 +27,8 @@ type cluster struct {
 	run     func(ctx context.Context, d *daemon, command []string) (output, error)
 }
 
-// nodeOf returns the node of a living pod. The error says why it has none.
-func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, error) {
+// nodeOf returns the node of a pod, which has to live unless the command is oom: verdicts outlive the pod. The error says why it has none.
+func (c *cluster) nodeOf(ctx context.Context, namespace, name, command string) (string, error) {
 	if strings.Contains(name, "/") {
 		return "", fmt.Errorf("%q: want the name of a pod; its namespace goes to --namespace", name)
 	}
@@ -38,7 +38,7 @@ func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, e
 		return "", commandline.Failed(fmt.Errorf("there is no pod %s in namespace %s", name, namespace))
 	case err != nil:
 		return "", commandline.Failed(denied(err, "get", "pods", namespace))
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case command != "oom" && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed):
 		return "", commandline.Failed(fmt.Errorf("pod %s/%s has ended (%s): the daemons know the pods that live", namespace, name, pod.Status.Phase))
 	case pod.Spec.NodeName == "":
 		return "", commandline.Failed(fmt.Errorf("pod %s/%s is not scheduled to a node yet: %s", namespace, name, scheduling(pod)))

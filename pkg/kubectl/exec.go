@@ -112,7 +112,7 @@ func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...st
 
 // showPod prints what the daemon on a pod's node says to a command.
 func (c *cluster) showPod(ctx context.Context, to io.Writer, namespace, pod, command string, args ...string) error {
-	node, err := c.nodeOf(ctx, namespace, pod)
+	node, err := c.nodeOf(ctx, namespace, pod, command)
 	if err != nil {
 		return err
 	}

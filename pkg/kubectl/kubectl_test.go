@@ -258,6 +258,18 @@ func TestAskingAboutOnePod(t *testing.T) {
 	}
 }
 
+// The pod of a Job that the kernel killed has failed: that is the one whose kill is asked about.
+func TestAKillOutlivesItsPod(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} {
+		s := &server{pods: []corev1.Pod{pod("web", "worker-1", phase), daemonPod("worker-1")}}
+		var text bytes.Buffer
+		err := s.cluster(t, said(0, "the kernel killed one process", "")).showPod(t.Context(), &text, "shop", "web", "oom", "shop/web")
+		if err != nil || text.String() != "the kernel killed one process" {
+			t.Errorf("%s: %q, %v", phase, text.String(), err)
+		}
+	}
+}
+
 // What a user asks for is what the daemon's own command is asked for.
 func TestArgumentsArePassedOn(t *testing.T) {
 	s := &server{nodes: []corev1.Node{nodeNamed("worker-1")}, pods: []corev1.Pod{pod("web", "worker-1", corev1.PodRunning), daemonPod("worker-1")}}
