@@ -54,7 +54,8 @@ type Options struct {
 // Recorder looks at a pod when the kernel counts an event of its memory, and judges when processes were killed in it.
 type Recorder struct {
 	options Options
-	watcher *cgroupfs.Watcher // nil where there is none: pods are looked at with each sign of life
+	watcher *cgroupfs.Watcher // nil where there is none
+	blind   bool              // a pod could not be watched, in the log
 	pods    map[string]*pod   // by cgroup
 	file    file
 	store   *store
@@ -81,6 +82,7 @@ type hit struct{ own, below time.Time }
 
 type pod struct {
 	cgroup     string
+	watched    bool // otherwise it is looked at with each sign of life
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time
@@ -136,16 +138,14 @@ func (r *Recorder) Count() (sum uint64) {
 
 // Run watches until ctx ends.
 func (r *Recorder) Run(ctx context.Context) error {
-	var changes <-chan cgroupfs.Change
-	watcher, err := cgroupfs.NewWatcher(r.options.Tree)
-	if err != nil {
-		r.options.Log.WithError(err).Warnf("OOM kills are noticed every %v only", period)
-	} else {
-		defer watcher.Close()
-		r.watcher, changes = watcher, watcher.Changes()
-	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
+	changes := r.beginWatching()
+	defer func() {
+		if r.watcher != nil {
+			r.watcher.Close()
+		}
+	}()
 	r.begin(time.Now())
 	var changed <-chan time.Time
 	for {
@@ -178,15 +178,54 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.round(time.Now(), false)
 		case <-ticker.C:
 			if r.watcher == nil {
-				for _, p := range r.pods {
-					r.look(p, time.Now(), false)
-				}
+				changes = r.beginWatching()
 			}
+			r.lookAtUnwatched(time.Now())
 			r.round(time.Now(), true)
 			r.forgetRisks(time.Now())
 			r.sign(time.Now())
 		}
 		time.Sleep(pace)
+	}
+}
+
+// beginWatching returns the changes of the kernel's counters; nil where it cannot be told of any.
+func (r *Recorder) beginWatching() <-chan cgroupfs.Change {
+	watcher, err := cgroupfs.NewWatcher(r.options.Tree)
+	if err != nil {
+		r.isBlind(err)
+		return nil
+	}
+	r.watcher = watcher
+	return watcher.Changes()
+}
+
+// watch has the kernel tell of a pod's counters.
+func (r *Recorder) watch(p *pod) {
+	if r.watcher == nil || p.watched {
+		return
+	}
+	err := r.watcher.Watch(p.cgroup, "memory.events")
+	if p.watched = err == nil; err != nil && !errors.Is(err, fs.ErrNotExist) { // one that has just ended has none
+		r.isBlind(err)
+	}
+}
+
+// isBlind logs once that the kernel refuses to tell of a pod.
+func (r *Recorder) isBlind(err error) {
+	if !r.blind {
+		r.options.Log.WithError(err).Warnf("OOM kills in some pods are noticed every %v only; trying again", period)
+	}
+	r.blind = true
+}
+
+// lookAtUnwatched looks at the pods of which the kernel does not tell, and asks it again to.
+func (r *Recorder) lookAtUnwatched(now time.Time) {
+	for _, p := range r.pods {
+		if !p.watched {
+			r.watch(p)
+			r.look(p, now, false)
+		}
 	}
 }
 
@@ -240,9 +279,7 @@ func (r *Recorder) sync(now time.Time) {
 		if !known {
 			p = &pod{cgroup: v.Cgroup, containers: map[string]*container{}}
 			r.pods[v.Cgroup] = p
-			if r.watcher != nil {
-				_ = r.watcher.Watch(v.Cgroup, "memory.events") // one that has just ended has none
-			}
+			r.watch(p)
 			r.baseline(v.Cgroup)
 		}
 		p.meet(v)

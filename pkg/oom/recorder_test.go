@@ -625,6 +625,33 @@ func TestRunIsToldByTheKernel(t *testing.T) {
 	}
 }
 
+// A pod whose watch the kernel refuses, as beyond fs.inotify.max_user_watches, is looked at each period, and watched as soon as that can be.
+func TestAWatchThatIsRefused(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	r.beginWatching()
+	if err := r.watcher.Close(); err != nil { // what is asked of it is an error from now on
+		t.Fatal(err)
+	}
+	h.sync(r, noon)
+	h.held(appDir, "67108864", Held{})
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	r.lookAtUnwatched(noon.Add(period))
+	r.judge(noon.Add(period + settle))
+	h.expect("app 1 container processes by web/app")
+	r.lookAtUnwatched(noon.Add(2 * period))
+	if len(h.log.AllEntries()) != 2 || r.pods[podDir].watched {
+		t.Errorf("want a verdict and one warning, got %v", h.log.AllEntries())
+	}
+	r.beginWatching()
+	defer r.watcher.Close()
+	r.lookAtUnwatched(noon.Add(3 * period))
+	if !r.pods[podDir].watched || r.watcher.Watches() != 1 {
+		t.Error("it is not watched although that can be")
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","known":{"kubepods":{"OOM":1}},"verdicts":[{"time":"2026-05-04T12:00:00Z","level":"node","held":{"processes":1}}]}`))
 	f.Add([]byte(`{"known":null,"verdicts":[{"level":"container","cause":"page_cache"}]}`))

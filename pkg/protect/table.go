@@ -363,12 +363,13 @@ func (p *Protector) watchFound(r *row) {
 	if p.watcher == nil || r.level != cgroup.LevelContainer || r.watched {
 		return
 	}
-	r.watched = true
+	r.watched = true // unless the kernel refuses it: then it is asked again with the next read
 	for _, i := range [...]int{oomGroup, high, mems} {
 		if r.parts[0].files[i].state == alone {
 			continue
 		}
 		if err := p.watcher.Watch(r.cgroup, string(knobs[i])); err != nil {
+			r.watched = false
 			p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
 		}
 	}
