@@ -29,7 +29,15 @@ func readCounters(t *cgroupfs.Tree, dir string) (c counters, events cgroupfs.Eve
 	return c, events, err
 }
 
-// since is what was counted after before.
+// after is what was counted after before. Counters that are lower have begun again: a static pod that is made again has the same cgroup.
+func (c counters) after(before counters) counters {
+	if c.OOM < before.OOM || c.Below < before.Below || c.Kills < before.Kills || c.Groups < before.Groups {
+		return c
+	}
+	return c.since(before)
+}
+
+// since is what was counted after before, each at least 0.
 func (c counters) since(before counters) counters {
 	return counters{less(c.OOM, before.OOM), less(c.Below, before.Below), less(c.Kills, before.Kills), less(c.Groups, before.Groups)}
 }

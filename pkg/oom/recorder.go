@@ -291,9 +291,19 @@ func (r *Recorder) sync(now time.Time) {
 	r.began = r.began || synchronized
 	for dir := range ended {
 		r.look(r.pods[dir], now, false)
-		delete(r.pods, dir)
+		r.forget(r.pods[dir])
 		if r.watcher != nil {
 			r.watcher.Unwatch(dir)
+		}
+	}
+}
+
+// forget leaves out a pod that has ended. What is made again in its cgroups counts from the beginning.
+func (r *Recorder) forget(p *pod) {
+	delete(r.pods, p.cgroup)
+	for _, dir := range append(slices.Collect(maps.Keys(p.containers)), p.cgroup) {
+		if r.options.Tree.Ended(dir) {
+			delete(r.file.Known, dir)
 		}
 	}
 }
@@ -338,7 +348,7 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	if err != nil {
 		return counters{}, events, err
 	}
-	since := read.since(r.file.Known[dir])
+	since := read.after(r.file.Known[dir])
 	if since == (counters{}) {
 		return since, events, nil
 	}
@@ -360,6 +370,7 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	if err != nil { // it has just ended
 		return
 	}
+	p.max, p.high = min(p.max, events.Max), min(p.high, events.High) // they may have begun again
 	hit := events.Max > p.max && !away
 	if since.Below > 0 || since.Kills > 0 {
 		if since.Kills == 0 { // which is to come, and will free what is there

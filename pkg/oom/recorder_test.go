@@ -625,6 +625,43 @@ func TestRunIsToldByTheKernel(t *testing.T) {
 	}
 }
 
+// A static pod has the UID of its manifest: moved away and back, its cgroup has the same path, and its counters begin again.
+func TestCountersBeginAgain(t *testing.T) {
+	for name, away := range map[string]func(h *host, r *Recorder){
+		"the recorder sees its end": func(h *host, r *Recorder) {
+			pods := h.view.Pods
+			h.view.Pods = nil
+			h.remove(podDir)
+			h.sync(r, noon.Add(10*time.Second))
+			h.view.Pods = pods
+		},
+		"nobody sees it": func(*host, *Recorder) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.recorder()
+			h.sync(r, noon)
+			h.held(appDir, "67108864", Held{})
+			h.events(appDir, 3, 3, 3, 0)
+			h.events(podDir, 0, 3, 3, 0)
+			h.look(r, noon.Add(time.Second))
+			h.expect("app 3 container processes by web/app")
+			away(h, r)
+			h.held(podDir, "max", Held{})
+			h.held(appDir, "67108864", Held{})
+			h.events(appDir, 0, 0, 0, 0)
+			h.events(podDir, 0, 0, 0, 0)
+			h.sync(r, noon.Add(20*time.Second))
+			for i := 1; i <= 3; i++ {
+				h.events(appDir, i, i, i, 0)
+				h.events(podDir, 0, i, i, 0)
+				h.look(r, noon.Add(20*time.Second+time.Duration(i)*time.Minute))
+				h.expect("app 1 container processes by web/app")
+			}
+		})
+	}
+}
+
 // A pod whose watch the kernel refuses, as beyond fs.inotify.max_user_watches, is looked at each period, and watched as soon as that can be.
 func TestAWatchThatIsRefused(t *testing.T) {
 	h := newHost(t)
