@@ -115,10 +115,11 @@ type Agent struct {
 	ancestors ancestors
 	deficits  deficits
 
-	received    atomic.Uint64 // events of runtimes so far
-	wake        chan struct{} // Run has work
-	highChanged chan struct{} // for the stall guard
-	changed     chan struct{} // for the recorder of OOM kills
+	own         atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
+	received    atomic.Uint64          // events of runtimes so far
+	wake        chan struct{}          // Run has work
+	highChanged chan struct{}          // for the stall guard
+	changed     chan struct{}          // for the recorder of OOM kills
 
 	configures sync.Mutex // one configuration is put in force at a time
 

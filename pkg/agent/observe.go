@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"slices"
 
@@ -172,7 +173,19 @@ func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems}, err
+	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems, Ours: a.ours(dir), Own: a.isOwn(dir)}, err
+}
+
+// isOwn reports whether this process is in a container's cgroup.
+func (a *Agent) isOwn(dir string) bool {
+	if own := a.own.Load(); own != nil {
+		return *own == dir
+	}
+	holds, _ := a.tree.Holds(dir, os.Getpid()) // what cannot be read is looked at with the next Synchronize
+	if holds {
+		a.own.Store(&dir)
+	}
+	return holds
 }
 
 // missed is the cgroup of a container whose creation was missed; false outside kubepods.
@@ -198,7 +211,6 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 		return nil
 	}
 	files, _ := a.readFiles(dir) // what cannot be read is unknown
-	files.Ours = a.ours(dir)
 	return &files
 }
 
@@ -284,7 +296,6 @@ func (a *Agent) observe(found *ledger.Found, seen map[string]cgroup.Seen, paths 
 		return
 	}
 	files, _ := a.readFiles(dir) // what cannot be read is unknown
-	files.Ours = a.ours(dir)
 	found.Files[container.ID] = files
 	seen[dir] = cgroup.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
 	if files.Limit != nil {

@@ -894,3 +894,26 @@ func TestADryRunTakesBackWhatWasWritten(t *testing.T) {
 		})
 	}
 }
+
+// The daemon cannot raise its own memory.high, and must never stall at it, whatever rules for annotations say.
+func TestTheDaemonDoesNotThrottleItself(t *testing.T) {
+	n := newNode(t, "annotationRules: [{namespaces: [\"*\"]}]\ncacheRoom: 0.1\n")
+	itself, other := n.pod("itself", memoryqos.Burstable), n.pod("other", memoryqos.Burstable)
+	c, d := ofPod(itself, "main", 128*mi), ofPod(other, "main", 128*mi)
+	c.State, d.State = Running, Running
+	n.mkdir(c.CgroupsPath)
+	n.mkdir(d.CgroupsPath)
+	n.writeFile(c.CgroupsPath, "cgroup.procs", fmt.Sprintf("0\n1\n%d\n", os.Getpid()))
+	n.writeFile(d.CgroupsPath, "cgroup.procs", "0\n1\n")
+	for range 2 { // a runtime may connect again
+		n.sync([]Pod{itself, other}, []Container{c, d})
+		n.work(context.Background())
+		n.want("memory.high of the daemon", n.file(c.CgroupsPath, "memory.high"), "")
+		if high := n.containerView(other, "main").High; high == nil {
+			t.Error("another container has no memory.high")
+		}
+	}
+	if explained := n.explain("itself", "main"); !strings.Contains(fmt.Sprint(explained), "the daemon does not throttle itself") {
+		t.Errorf("explain says %+v", explained)
+	}
+}

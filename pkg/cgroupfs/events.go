@@ -1,5 +1,12 @@
 package cgroupfs
 
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // Events are the counters of memory.events.
 type Events struct{ Low, High, Max, OOM, OOMKill, OOMGroupKill uint64 }
 
@@ -19,6 +26,20 @@ func parseEvents(text string) (Events, error) {
 		Low: counters["low"], High: counters["high"], Max: counters["max"],
 		OOM: counters["oom"], OOMKill: counters["oom_kill"], OOMGroupKill: counters["oom_group_kill"],
 	}, err
+}
+
+// Holds reports whether a process is in a container's cgroup, or in the one that crun makes inside. The kernel shows the reader's own
+// process by its id in the reader's PID namespace, and those of other namespaces as 0.
+func (t *Tree) Holds(container string, pid int) (bool, error) {
+	leaves, err := t.Leaves(container)
+	for _, dir := range leaves {
+		pids, err2 := parse(t, dir, "cgroup.procs", func(text string) ([]string, error) { return strings.Fields(text), nil })
+		if slices.Contains(pids, strconv.Itoa(pid)) {
+			return true, nil
+		}
+		err = errors.Join(err, err2)
+	}
+	return false, err
 }
 
 // Populated reports whether there are processes in this cgroup or below it, as cgroup.events says.

@@ -94,6 +94,7 @@ func promised(r derivedRun) uint64 {
 // make no progress below it, so no room is left for page cache.
 func (l *Ledger) forQoS(c *container, request pods.Estimate) (memoryqos.Container, memoryqos.Overrides) {
 	overrides := c.wishes().QoS
+	overrides.Own = c.Own
 	if l.guardOff(c) {
 		overrides.CacheRoom = new(float64)
 	}

@@ -30,6 +30,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		if len(received.Resources.Unified) > 0 {
 			c.Record.Unsure = FileSet{}
 		}
+		c.Own = c.Own || files.Own
 		l.takeLimit(c, files.Limit)
 		l.runtimeLimit(c, received, files)
 		return c
@@ -47,7 +48,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	received.Resources = withoutOurs(received.Resources, files.Ours)
 	received.Resources.OOMGroup = "" // it may be ours of before a rollback: the file says what was there before
 	l.attach(c, received, received.State)
-	c.Seen = found.Seen[c.Cgroup]
+	c.Seen, c.Own = found.Seen[c.Cgroup], files.Own
 	l.takeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
 	c.Unanswered = len(files.Ours) == 0 && foundMems == "" && values.Min == nil && values.Low == nil && values.High == nil

@@ -15,6 +15,8 @@ type Files struct {
 	Mems *string
 	// Ours are the files that the journal has of this cgroup: what the runtime shows for them is not the kubelet's.
 	Ours map[cgroup.Knob]bool
+	// Own is set where this process is in the cgroup.
+	Own bool `json:",omitempty"`
 }
 
 // Place is a pod or container of which the driver observes whether its cgroup is there.

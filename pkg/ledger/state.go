@@ -126,6 +126,8 @@ type Run struct {
 	// Seq is that of the newest event that has decided about it (Header.Seq).
 	Seq uint64 `json:",omitempty"`
 
+	// Own is set where this process runs in it.
+	Own bool `json:",omitempty"`
 	// Resources are what the kubelet asks for, and Limit is their memory limit in bytes (0: none).
 	Resources Resources
 	Limit     uint64

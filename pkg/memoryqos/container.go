@@ -86,6 +86,7 @@ type unthrottled string
 
 const (
 	off             unthrottled = "the profile leaves Memory QoS to the kubelet"
+	itself          unthrottled = "the daemon does not throttle itself"
 	asksForItsLimit unthrottled = "the container asks for its limit"
 	optedOut        unthrottled = "the pod's annotation memory-high is off"
 	noFactor        unthrottled = "memoryThrottlingFactor is not set"
@@ -96,8 +97,11 @@ const (
 
 // throttling is what the formula or the pod gives, or the room for page cache where that is less.
 func (s Settings) throttling(c Container, o Overrides) throttling {
-	if s.Off {
+	switch {
+	case s.Off:
 		return throttling{why: off}
+	case o.Own:
+		return throttling{why: itself}
 	}
 	t := s.formula(c, o)
 	if bytes, share := s.belowLimit(c, o); bytes > 0 && (t.bytes == 0 || bytes < t.bytes) {

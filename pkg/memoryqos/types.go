@@ -74,6 +74,8 @@ const (
 type Overrides struct {
 	// Factor replaces the node's throttling factor (also one that is unset), bounded below by MinimumFactor.
 	Factor *float64
+	// Own is set for the container of the daemon itself, which cannot raise its own memory.high and so must have none.
+	Own bool
 	// NoHigh is "memory-high: off".
 	NoHigh bool
 	// High is "memory-high: <quantity>". It is bounded by what MinimumFactor gives and by the limit, and is rounded
