@@ -371,7 +371,6 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	}
 	a.protector.BoundMigration(resolved.MostMoved())
 	a.work(ctx)
-	a.takeBack(ctx)
 	a.poke()
 	return nil
 }

@@ -39,11 +39,20 @@ func (a *Agent) protect(ctx context.Context) {
 // takeBack has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
 // not look after stops a container for good.
 func (a *Agent) takeBack(ctx context.Context) {
-	if !a.dryRun() || !a.ancestors.take(ctx) {
-		return
+	if a.abandon() {
+		a.protectFailed(errors.Join(a.protector.Settle(ctx), a.protector.FinishAll(ctx)))
 	}
-	defer func() { a.ancestors.turn <- struct{}{} }()
-	a.protectFailed(a.protector.TakeBack(ctx))
+}
+
+// abandon has nothing desired any more in a dry run, which does not end meanwhile.
+func (a *Agent) abandon() bool {
+	a.configures.Lock()
+	defer a.configures.Unlock()
+	if !a.dryRun() {
+		return false
+	}
+	a.protector.Abandon()
+	return true
 }
 
 // desire makes the newest values desired, and writes nothing.

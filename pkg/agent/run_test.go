@@ -865,12 +865,13 @@ func TestADryRunTakesBackWhatWasWritten(t *testing.T) {
 			pod, pinned := n.pod("pod", memoryqos.Burstable), n.pod("pinned", memoryqos.Guaranteed)
 			n.mkdir(pinned.CgroupParent)
 			n.writeFile(pinned.CgroupParent, "memory.min", bytesOf(300*mi)) // the kubelet's
+			n.writeFile(pinned.CgroupParent, "cpuset.mems.effective", "0-1")
 			c, d := n.launch(pod, ofPod(pod, "main", 1000*mi)), n.launch(pinned, ofPod(pinned, "main", gi))
 			n.work(context.Background())
 			files := []struct{ dir, file, written, back string }{
 				{c.CgroupsPath, "memory.high", bytesOf(900 * mi), "max"},
 				{d.CgroupsPath, "memory.min", "1052266496", "0"},
-				{d.CgroupsPath, "cpuset.mems", "0", ""}, // a folder has no nodes of the parent's
+				{d.CgroupsPath, "cpuset.mems", "0", "0-1"},
 				{pinned.CgroupParent, "memory.min", "1052266496", bytesOf(300 * mi)},
 				{"/kubepods", "memory.min", "1052266496", "0"},
 			}

@@ -446,18 +446,19 @@ func (p *Protector) left(r *row) bool {
 // forgetRestored removes the files of a cgroup from the journal that hold the kernel's default again, once nothing can overwrite them:
 // systemd has confirmed it, no older write is under way, and all of its cgroups are known.
 func (p *Protector) forgetRestored(r *row) {
-	for i := range initial {
-		restored := true
+	for i := range knobs {
+		restored, atDefault := true, i != oomGroup && i != mems
 		for _, t := range r.parts {
 			f := &t.files[i]
-			back := f.state == backHeld || f.state == held && f.want == initial[i] && i != oomGroup
+			atDefault = atDefault && f.want == initial[i]
+			back := f.state == backHeld || f.state == held && atDefault
 			restored = restored && back && f.writes == 0
 		}
 		if !restored || r.unclear || p.unconfirmed(r) {
 			continue
 		}
 		if p.journal != nil {
-			p.journal.forget(r.cgroup, knobs[i], i != oomGroup)
+			p.journal.forget(r.cgroup, knobs[i], atDefault)
 		}
 		for _, t := range r.parts {
 			if f := &t.files[i]; f.state == backHeld {

@@ -54,17 +54,6 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	return actions, errors.Join(errs...)
 }
 
-// TakeBack has nothing desired any more, and rolls back what the journal says is ours: after a change to a dry run, or a restart in one,
-// nobody keeps it right. Run need not run. What cannot be taken back stays in the journal for the next call.
-func (p *Protector) TakeBack(ctx context.Context) error {
-	if p.journal == nil || len(p.journal.Entries()) == 0 {
-		return nil
-	}
-	err := errors.Join(p.DesireAll(nil), p.Settle(ctx), p.FinishAll(ctx), p.awaitSlow(ctx)) // no older write comes later
-	_, failed := Rollback(ctx, p.journal, p.tree, p.systemd.units, false)
-	return errors.Join(err, failed)
-}
-
 // restore puts one knob back.
 func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun bool) Action {
 	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), Wanted: e.Restore != ""}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -129,6 +130,41 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 	return p.setTargets(targets)
 }
 
+// Abandon has nothing desired any more, as in a dry run, which keeps nothing right: what the journal says is ours goes back to what was
+// there before, as after Rollback, and all else is left alone. Settle and FinishAll write it; until it is written it stays in the journal,
+// and with that for the next Abandon.
+func (p *Protector) Abandon() {
+	if p.journal == nil {
+		return
+	}
+	entries := p.journal.Entries()
+	nodes := map[string]uint64{}
+	for _, e := range entries {
+		if text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup)); err == nil && e.Knob == cgroup.CpusetMems {
+			nodes[e.Cgroup], _ = cgroup.CpusetMems.Parse([]byte(text)) // what is none is left alone
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range entries {
+		if p.rows[e.Cgroup] == nil && !p.tree.Ended(e.Cgroup) {
+			p.addEntry(e, cgroup.LevelOf(e.Cgroup))
+		}
+	}
+	for dir, r := range p.rows {
+		r.on(unnamed)
+		for i, f := range r.all() {
+			if i == mems && nodes[dir] == 0 {
+				f.on(leave)
+			} else {
+				p.giveBack(r, f, i, nodes[dir])
+			}
+		}
+		r.compare(false)
+		p.unsettled[r] = true
+	}
+}
+
 // setTargets makes targets the desired state of their cgroups.
 func (p *Protector) setTargets(targets []cgroup.Target) error {
 	var errs []error
@@ -217,14 +253,20 @@ func (p *Protector) unclaimedRows() (rows []*row) {
 		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
 			continue
 		}
-		r := p.add(e.Cgroup, cgroup.LevelContainer)
-		if e.Unit != "" {
-			r.driver = cgroup.Systemd
-		}
+		r := p.addEntry(e, cgroup.LevelContainer)
 		p.unset(r)
 		rows = append(rows, r)
 	}
 	return rows
+}
+
+// addEntry enters a row for what only the journal knows.
+func (p *Protector) addEntry(e Entry, level string) *row {
+	r := p.add(e.Cgroup, level)
+	if e.Unit != "" {
+		r.driver = cgroup.Systemd
+	}
+	return r
 }
 
 // add enters a row.
@@ -271,7 +313,7 @@ func (p *Protector) set(r *row, want wishes) {
 		case i == mems:
 			f.on(leave)
 		case i == oomGroup:
-			p.giveBack(r, f)
+			p.giveBack(r, f, i, 0)
 		default:
 			if f.undesire(initial[i]); f.state == alone && p.unrestored(r, i) {
 				f.on(orphan)
@@ -280,15 +322,22 @@ func (p *Protector) set(r *row, want wishes) {
 	}
 }
 
-// giveBack has memory.oom.group go back to what was there before ours, which the journal knows. Otherwise it is not ours.
-func (p *Protector) giveBack(r *row, f *file) {
+// giveBack has a file go back to what was there before ours, which the journal knows, or to the default. Otherwise it is not ours. nodes are
+// the default of cpuset.mems.
+func (p *Protector) giveBack(r *row, f *file, index int, nodes uint64) {
 	before, written := "", false
-	if p.journal != nil && r.level == cgroup.LevelContainer {
-		before, written = p.journal.before(r.cgroup, cgroup.MemoryOOMGroup)
+	if p.journal != nil && (index != oomGroup || r.level == cgroup.LevelContainer) {
+		before, written = p.journal.before(r.cgroup, knobs[index])
 	}
 	switch {
 	case written:
-		value, _ := cgroup.MemoryOOMGroup.Parse([]byte(before)) // "" is the default
+		value := nodes
+		if index != mems {
+			value = initial[index]
+		}
+		if before != "" {
+			value, _ = knobs[index].Parse([]byte(before)) // it is restorable
+		}
 		if f.undesire(value); f.state == alone {
 			f.on(orphan)
 		}
