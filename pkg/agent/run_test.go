@@ -274,6 +274,9 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 		n.want("memory.min of "+name, n.create(pod, ofPod(pod, name, want.limit)).Unified["memory.min"], want.min)
 	}
 	sums("where its spec is known", pod, 4*gi)
+	if share := n.podView(pod).Share(); share != 4*gi {
+		t.Errorf("the pod may count on %d, want its own request", share)
+	}
 	if got := n.containerView(pod, "b").Estimate; got != (pods.Estimate{Source: memoryqos.SourceKubelet}) {
 		t.Errorf("the request of a container without resources is %+v", got)
 	}

@@ -74,20 +74,9 @@ func (l *Ledger) deriveRun(c *container) derivedRun {
 	r.id, r.cgroup, r.mems = c.ID, c.Cgroup, l.mems(c)
 	r.byRuntime = c.Phase == Creating || c.Pending != nil
 	if c.Phase != Creating && r.qos.High != nil && c.Cgroup != "" {
-		r.watched = watched{c.ID, *r.qos.High, c.Limit, promised(r), l.guardOff(c), c.pod.settings.IsCacheRoom(qos, overrides)}
+		r.watched = watched{c.ID, *r.qos.High, c.Limit, r.qos.Promised(r.request.Request), l.guardOff(c), c.pod.settings.IsCacheRoom(qos, overrides)}
 	}
 	return r
-}
-
-// promised is what a container may count on, in bytes.
-func promised(r derivedRun) uint64 {
-	most := r.request.Request
-	for _, protected := range []*uint64{r.qos.Min, r.qos.Low} {
-		if protected != nil {
-			most = max(most, *protected)
-		}
-	}
-	return most
 }
 
 // forQoS is the container as the rules of Memory QoS see it. Where the stall guard is off, a heap that needs its whole limit would

@@ -84,6 +84,8 @@ type PodView struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	// Values are what the pod's own cgroup should hold.
 	memoryqos.Values
+	// Request is the pod's own (spec.resources), in bytes; nil when it has none that is known.
+	Request *uint64 `json:"-"`
 	// Blocks are the pod's own allocation, with PerNode; nil without pod-level resources. Its containers' are parts of it,
 	// without PerNode, and may overlap.
 	Blocks []memorymanager.Block `json:"blocks,omitempty"`
@@ -96,6 +98,18 @@ type PodView struct {
 // Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
 func (v *PodView) Is(pod string) bool {
 	return pod == v.UID || pod == v.Name || pod == v.Namespace+"/"+v.Name
+}
+
+// Share is what the pod may count on, in bytes: its own request or else its containers', or memory.min or memory.low where that is more.
+func (v *PodView) Share() (bytes uint64) {
+	if v.Request != nil {
+		bytes = *v.Request
+	} else {
+		for i := range v.Containers {
+			bytes += v.Containers[i].Request
+		}
+	}
+	return v.Values.Promised(bytes)
 }
 
 // ContainerView is a container of a living pod.

@@ -99,6 +99,9 @@ type Values struct {
 	OOMGroup *uint64 `json:"memoryOOMGroup,omitempty"`
 }
 
+// Promised is what a cgroup with these values may count on, in bytes: a request, or memory.min or memory.low where that is more.
+func (v Values) Promised(request uint64) uint64 { return max(request, value(v.Min), value(v.Low)) }
+
 // PodContainer is a container as a part of its pod's sums.
 type PodContainer struct {
 	Kind           Kind

@@ -62,11 +62,7 @@ func (r *Recorder) podsOf(view *ledger.View, victim string) (users []User) {
 		if err != nil {
 			continue
 		}
-		u := User{Namespace: pod.Namespace, Pod: pod.Name, Used: held.unreclaimable(), victim: pod.UID == victim}
-		for _, c := range pod.Containers {
-			u.Share += c.Request
-		}
-		users = append(users, u)
+		users = append(users, User{Namespace: pod.Namespace, Pod: pod.Name, Used: held.unreclaimable(), Share: pod.Share(), victim: pod.UID == victim})
 	}
 	return users
 }
@@ -84,8 +80,10 @@ func (r *Recorder) outside(view *ledger.View) User {
 	return User{Outside: true, Used: used, Share: less(view.Config.Machine.MemTotal, view.Config.QoS.NodeAllocatable)}
 }
 
-// usersOf are the containers with memory on some NUMA nodes, and what they are allocated there.
+// usersOf are the containers with memory on some NUMA nodes, and what they are allocated there. The containers of a pod that is allocated as
+// a whole are one user.
 func (r *Recorder) usersOf(view *ledger.View, nodes nodeset.Set, victim string) (users []User) {
+	wholes := map[*ledger.PodView]int{} // places in users
 	for pod, c := range view.Containers() {
 		if c.Cgroup == "" {
 			continue
@@ -94,20 +92,33 @@ func (r *Recorder) usersOf(view *ledger.View, nodes nodeset.Set, victim string) 
 		if err != nil {
 			continue
 		}
-		u := User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, victim: c.Cgroup == victim}
+		u := User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, Share: allocatedOn(c.Blocks, nodes), victim: c.Cgroup == victim}
 		for _, bytes := range held {
 			u.Used += bytes
 		}
-		for _, block := range c.Blocks {
-			for _, amount := range block.PerNode {
-				if block.Type == memorymanager.Memory && nodes.Has(amount.Node) {
-					u.Share += amount.Bytes
-				}
+		if pod.Blocks != nil {
+			u.Container, u.Share = "", allocatedOn(pod.Blocks, nodes)
+			if i, known := wholes[pod]; known {
+				users[i].Used, users[i].victim = users[i].Used+u.Used, users[i].victim || u.victim
+				continue
 			}
+			wholes[pod] = len(users)
 		}
 		users = append(users, u)
 	}
 	return users
+}
+
+// allocatedOn is what blocks have on some NUMA nodes, in bytes.
+func allocatedOn(blocks []memorymanager.Block, nodes nodeset.Set) (bytes uint64) {
+	for _, block := range blocks {
+		for _, amount := range block.PerNode {
+			if block.Type == memorymanager.Memory && nodes.Has(amount.Node) {
+				bytes += amount.Bytes
+			}
+		}
+	}
+	return bytes
 }
 
 // memory reads the NUMA nodes, and the free memory that the kernel keeps.

@@ -1,0 +1,76 @@
+package oom
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+)
+
+func (h *host) addPod(p *ledger.PodView, used Held) {
+	view := *h.view
+	view.Ancestors = []cgroup.Target{{Cgroup: kubepods}}
+	view.Pods = append(view.Pods[:len(view.Pods):len(view.Pods)], p)
+	h.view = &view
+	h.events(p.Cgroup, 0, 0, 0, 0)
+	h.held(p.Cgroup, "max", used)
+	for _, c := range p.Containers {
+		h.events(c.Cgroup, 0, 0, 0, 0)
+		h.held(c.Cgroup, "max", used)
+	}
+}
+
+// The node runs out of memory. "db" asks for 10Gi with pod-level resources (memory.low of its pod is 10Gi) and uses 5Gi; "hog" asks for
+// 1Gi and uses 4Gi: it is hog who uses most beyond its share.
+func TestAPodWithinItsOwnRequestIsNotBlamed(t *testing.T) {
+	h := newHost(t)
+	const gib = 1 << 30
+	low := uint64(10 * gib)
+	h.addPod(&ledger.PodView{Namespace: "bank", Name: "db", UID: "u2", Cgroup: "kubepods/burstable/podu2", Values: memoryqos.Values{Low: &low},
+		Containers: []ledger.ContainerView{{Name: "db", ID: "id-db", Cgroup: "kubepods/burstable/podu2/db"}}}, Held{Processes: 5 * gib})
+	h.addPod(&ledger.PodView{Namespace: "mob", Name: "hog", UID: "u3", Cgroup: "kubepods/burstable/podu3",
+		Containers: []ledger.ContainerView{{Name: "hog", ID: "id-hog", Cgroup: "kubepods/burstable/podu3/hog", Estimate: pods.Estimate{Request: gib}}}},
+		Held{Processes: 4 * gib})
+	r := h.recorder()
+	h.sync(r, noon)
+	h.events(appDir, 0, 0, 1, 0)
+	h.events(podDir, 0, 0, 1, 0)
+	h.write("proc", "meminfo", fmt.Sprintf("MemTotal: %d kB\nAnonPages: %d kB", 10<<20, 9<<20))
+	h.held(kubepods, "max", Held{Processes: 9 * gib})
+	h.look(r, noon.Add(time.Second))
+	h.expect("app 1 node unknown by hog/")
+}
+
+// NUMA node 0 runs out. "db" is allocated 8Gi there as a whole (podLevelResourceManagers, scope pod) and uses 5Gi; "hog" is allocated nothing
+// there and uses 2Gi.
+func TestAPodWithinItsOwnAllocationIsNotBlamed(t *testing.T) {
+	h := newHost(t)
+	const gib = 1 << 30
+	block := memorymanager.Block{Type: memorymanager.Memory, Size: 8 * gib, Nodes: nodeset.Of(0), PerNode: []memorymanager.NodeAmount{{Node: 0, Bytes: 8 * gib}}}
+	part := memorymanager.Block{Type: memorymanager.Memory, Size: 8 * gib, Nodes: nodeset.Of(0)}
+	h.addPod(&ledger.PodView{Namespace: "bank", Name: "db", UID: "u2", Cgroup: "kubepods/podu2", Blocks: []memorymanager.Block{block},
+		Containers: []ledger.ContainerView{{Name: "db", ID: "id-db", Cgroup: "kubepods/podu2/db", Blocks: []memorymanager.Block{part}, Shared: true, Nodes: nodeset.Of(0)}}}, Held{Processes: 5 * gib})
+	h.addPod(&ledger.PodView{Namespace: "mob", Name: "hog", UID: "u3", Cgroup: "kubepods/burstable/podu3",
+		Containers: []ledger.ContainerView{{Name: "hog", ID: "id-hog", Cgroup: "kubepods/burstable/podu3/hog", Estimate: pods.Estimate{Request: gib}}}},
+		Held{Processes: 2 * gib})
+	h.write(appDir, "cpuset.mems.effective", "0")
+	h.write(appDir, "memory.numa_stat", "anon N0=1048576 N1=0\nshmem N0=0 N1=0")
+	h.write("kubepods/podu2/db", "memory.numa_stat", fmt.Sprintf("anon N0=%d N1=0\nshmem N0=0 N1=0", 5*gib))
+	h.write("kubepods/burstable/podu3/hog", "memory.numa_stat", fmt.Sprintf("anon N0=%d N1=0\nshmem N0=0 N1=0", 2*gib))
+	r := h.recorder()
+	r.options.Memory = func() ([]deficit.Memory, error) {
+		return []deficit.Memory{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
+	}
+	h.sync(r, noon)
+	h.events(appDir, 0, 0, 1, 0)
+	h.events(podDir, 0, 0, 1, 0)
+	h.look(r, noon.Add(time.Second))
+	h.expect("app 1 numa_node unknown by hog/hog")
+}
