@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -191,11 +192,12 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 // candidates are the running containers of a class that may be asked.
 func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all []*candidate) {
 	now := time.Now()
+	pods := map[*ledger.PodView]*podSpare{}
 	for pod, v := range view.Containers() {
 		if pod.Class != class || v.Cgroup == "" || !v.State.Alive() {
 			continue
 		}
-		c := Container{ID: v.ID, Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Name: v.Name, Cgroup: v.Cgroup, Class: class, Keeps: keeps(v)}
+		c := Container{ID: v.ID, Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Name: v.Name, Cgroup: v.Cgroup, Class: class, Keeps: v.Values.Promised(v.Request + v.Error)}
 		usage, err := r.usage(c.Cgroup)
 		spare := usage.spare(c.Keeps)
 		if err != nil || spare < smallest {
@@ -207,31 +209,37 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all
 			r.containers[c.ID] = w
 		}
 		w.Container = c
+		if pods[pod] == nil {
+			pods[pod] = r.podSpare(pod)
+		}
 		if !r.busy(w) && w.brake.allows(usage.Refaulted, now) {
-			all = append(all, &candidate{w, usage, spare})
+			all = append(all, &candidate{w, usage, spare, pods[pod]})
 		}
 	}
 	return all
 }
 
-// keeps is what a container may use in peace. Its request is the largest that an estimate allows.
-func keeps(c *ledger.ContainerView) uint64 {
-	most := c.Request + c.Error
-	for _, protected := range []*uint64{c.Min, c.Low} {
-		if protected != nil {
-			most = max(most, *protected)
-		}
+// podSpare is what a pod uses beyond what it has requested as a whole, which its cgroup's memory.min and memory.low protect.
+func (r *Reclaimer) podSpare(pod *ledger.PodView) *podSpare {
+	keeps := uint64(0)
+	if pod.Request != nil {
+		keeps = *pod.Request
 	}
-	return most
+	if keeps = pod.Values.Promised(keeps); keeps == 0 {
+		return &podSpare{math.MaxUint64}
+	}
+	usage, _ := r.usage(pod.Cgroup) // one that has just ended has nothing to spare
+	return &podSpare{usage.workingSet() - min(usage.workingSet(), keeps)}
 }
 
 // ask has the kernel reclaim a batch of a container's page cache, and returns how much more is available by it.
 func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64) {
-	spare := c.spare
+	spare := c.gives()
 	c.spare = 0 // unless it is found to have more
 	if dryRun { // what could be had is said once a minute
 		c.brake.until = time.Now().Add(quiet)
 		r.took(c.watched, spare, signal)
+		c.pod.left -= spare
 		return spare
 	}
 	asked := min(batch, spare)
@@ -246,6 +254,7 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64) 
 	taken := c.usage.Current - min(c.usage.Current, after.Current)
 	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
 	r.took(c.watched, taken, signal)
+	c.pod.left -= min(c.pod.left, max(taken, more))
 	if c.brake.gave(asked, taken, more, time.Now()) {
 		c.usage, c.spare = after, after.spare(c.Keeps)
 	}

@@ -44,6 +44,7 @@ type container struct {
 	name                        string
 	class                       memoryqos.QOSClass
 	request, unknown            uint64 // its estimate and error
+	low                         uint64 // memory.low of its pod
 	anon, active, inactive, hot uint64 // in MiB; hot is read again after it was reclaimed
 	lost, refaulted             uint64
 	answer                      func() error // of memory.reclaim; nil reclaims
@@ -116,7 +117,12 @@ func (n *node) view() *ledger.View {
 	for _, c := range n.containers {
 		shown := ledger.ContainerView{Name: c.name, ID: c.name, Cgroup: c.cgroup(), State: ledger.Running}
 		shown.Request, shown.Error = c.request*mib, c.unknown*mib
-		v.Pods = append(v.Pods, &ledger.PodView{Namespace: "shop", Name: c.name, UID: c.name, Class: c.class, Containers: []ledger.ContainerView{shown}})
+		pod := &ledger.PodView{Namespace: "shop", Name: c.name, UID: c.name, Class: c.class, Containers: []ledger.ContainerView{shown}}
+		if c.low > 0 {
+			low := c.low * mib
+			pod.Low, pod.Cgroup = &low, c.cgroup() // its only container has all of its memory
+		}
+		v.Pods = append(v.Pods, pod)
 	}
 	return v
 }
@@ -426,6 +432,17 @@ func TestAllocatableMemory(t *testing.T) {
 		n.run(t, 20*time.Second)
 		if got := n.reclaimer.Report(); got.Name != AllocatableAvailable || a.active > 2400-756 {
 			t.Errorf("%+v, %d MiB left", got, a.active)
+		}
+	})
+}
+
+// A Burstable pod with pod-level resources, whose container asks for nothing itself, keeps what the pod has requested.
+func TestAPodsOwnRequestIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{threshold: 1000, config: enabled(), containers: []*container{{name: "a", class: memoryqos.Burstable, active: 3000, low: 2936}}}
+		n.run(t, 20*time.Second)
+		if left := n.containers[0].active; left < 2936 || left == 3000 {
+			t.Errorf("the pod asked for 2936Mi, and was left %dMi of 3000Mi", left)
 		}
 	})
 }

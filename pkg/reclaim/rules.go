@@ -91,17 +91,24 @@ func (u Usage) spare(keeps uint64) uint64 {
 // classes are those that are asked, in this order. A Guaranteed container uses nothing above its request.
 var classes = []memoryqos.QOSClass{memoryqos.BestEffort, memoryqos.Burstable}
 
-// candidate is a container with what it can spare.
+// candidate is a container with what it can spare, and its pod.
 type candidate struct {
 	*watched
 	usage Usage
 	spare uint64
+	pod   *podSpare
 }
+
+// podSpare is what a pod uses beyond its own request, in bytes.
+type podSpare struct{ left uint64 }
+
+// gives is what may be asked for.
+func (c *candidate) gives() uint64 { return min(c.spare, c.pod.left) }
 
 // most is the candidate with the most to spare, so that who makes page cache is asked before others of its class; nil where none has any.
 func most(all []*candidate) (first *candidate) {
 	for _, c := range all {
-		if c.spare >= smallest && (first == nil || c.spare > first.spare) {
+		if c.gives() >= smallest && (first == nil || c.gives() > first.gives()) {
 			first = c
 		}
 	}

@@ -59,9 +59,13 @@ func TestWhatAContainerCanSpare(t *testing.T) {
 }
 
 func TestWhoHasTheMostIsAskedFirst(t *testing.T) {
-	little, some, much := &candidate{spare: smallest - 1}, &candidate{spare: smallest}, &candidate{spare: smallest + 1}
+	pod := &podSpare{2 * smallest}
+	little, some, much := &candidate{spare: smallest - 1, pod: pod}, &candidate{spare: smallest, pod: pod}, &candidate{spare: smallest + 1, pod: pod}
 	if got := most([]*candidate{little, some, much}); got != much {
 		t.Errorf("got %+v", got)
+	}
+	if got := most([]*candidate{{spare: 3 * smallest, pod: &podSpare{smallest}}, much}); got != much {
+		t.Errorf("got %+v, whose pod keeps most of it", got)
 	}
 	if got := most([]*candidate{little}); got != nil {
 		t.Errorf("got %+v of what is not worth a call", got)
