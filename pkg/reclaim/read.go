@@ -66,5 +66,6 @@ func (r *Reclaimer) usage(cgroup string) (Usage, error) {
 	}
 	stat, err := r.Tree.Stat(cgroup)
 	return Usage{Current: current, Active: stat["active_file"], Inactive: stat["inactive_file"],
-		Unwritten: stat["file_dirty"] + stat["file_writeback"], Refaulted: stat["workingset_refault_file"] * pageSize}, err
+		Unwritten: stat["file_dirty"] + stat["file_writeback"], Refaulted: stat["workingset_refault_file"] * pageSize,
+		Stolen: stat["pgsteal"] * pageSize}, err
 }

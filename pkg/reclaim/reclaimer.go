@@ -184,7 +184,10 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 			if missing == 0 || ctx.Err() != nil || time.Now().After(end) {
 				return
 			}
-			missing -= min(missing, r.ask(c, signal, view.Config.Config.DryRun()))
+			more, made := r.ask(c, signal, view.Config.Config.DryRun())
+			if missing -= min(missing, more); made && !signal.short() {
+				return // as long as no pod is evicted for it, the others do not pay for what it makes
+			}
 		}
 	}
 }
@@ -232,33 +235,37 @@ func (r *Reclaimer) podSpare(pod *ledger.PodView) *podSpare {
 	return &podSpare{usage.workingSet() - min(usage.workingSet(), keeps)}
 }
 
-// ask has the kernel reclaim a batch of a container's page cache, and returns how much more is available by it.
-func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64) {
+// ask has the kernel reclaim a batch of a container's page cache, and returns how much more is available by it. Made is set where the
+// container has made as much meanwhile.
+func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, made bool) {
 	spare := c.gives()
 	c.spare = 0 // unless it is found to have more
 	if dryRun { // what could be had is said once a minute
 		c.brake.until = time.Now().Add(quiet)
 		r.took(c.watched, spare, signal)
 		c.pod.left -= spare
-		return spare
+		return spare, false
 	}
 	asked := min(batch, spare)
 	if !r.call(c.watched, asked) {
 		c.brake.rest(time.Now())
-		return 0
+		return 0, false
 	}
 	after, err := r.usage(c.Cgroup)
 	if err != nil { // it has just ended
-		return 0
+		return 0, false
 	}
-	taken := c.usage.Current - min(c.usage.Current, after.Current)
+	taken := after.taken(c.usage)
 	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
 	r.took(c.watched, taken, signal)
 	c.pod.left -= min(c.pod.left, max(taken, more))
-	if c.brake.gave(asked, taken, more, time.Now()) {
+	if !c.brake.gave(asked, taken, more, time.Now()) {
+		return more, false
+	}
+	if made = more < asked/gain; !made {
 		c.usage, c.spare = after, after.spare(c.Keeps)
 	}
-	return more
+	return more, made
 }
 
 // call writes memory.reclaim, and reports whether the kernel was done in time. It counts as busy until the kernel is.

@@ -46,7 +46,7 @@ type container struct {
 	request, unknown            uint64 // its estimate and error
 	low                         uint64 // memory.low of its pod
 	anon, active, inactive, hot uint64 // in MiB; hot is read again after it was reclaimed
-	lost, refaulted             uint64
+	lost, refaulted, stolen     uint64
 	answer                      func() error // of memory.reclaim; nil reclaims
 }
 
@@ -63,8 +63,8 @@ func (n *node) write() {
 	for _, c := range n.containers {
 		anon, file, inactive = anon+c.anon, file+c.active+c.inactive, inactive+c.inactive
 		n.file("cg/"+c.cgroup()+"/memory.current", fmt.Sprint((c.anon+c.active+c.inactive)*mib))
-		n.file("cg/"+c.cgroup()+"/memory.stat", fmt.Sprintf("active_file %d\ninactive_file %d\nfile_dirty 0\nworkingset_refault_file %d\n",
-			c.active*mib, c.inactive*mib, c.refaulted*mib/pageSize))
+		n.file("cg/"+c.cgroup()+"/memory.stat", fmt.Sprintf("active_file %d\ninactive_file %d\nfile_dirty 0\nworkingset_refault_file %d\npgsteal %d\n",
+			c.active*mib, c.inactive*mib, c.refaulted*mib/pageSize, c.stolen*mib/pageSize))
 		n.file("cg/"+c.cgroup()+"/memory.reclaim", "")
 	}
 	n.file("cg/kubepods/memory.current", fmt.Sprint((anon+file)*mib))
@@ -97,7 +97,7 @@ func (n *node) open(dir, file string) error {
 			return c.answer()
 		}
 		take := min(batch/mib, c.active)
-		c.active -= take
+		c.active, c.stolen = c.active-take, c.stolen+take
 		c.lost += min(take, c.hot)
 		n.write()
 	}
@@ -445,4 +445,33 @@ func TestAPodsOwnRequestIsKept(t *testing.T) {
 			t.Errorf("the pod asked for 2936Mi, and was left %dMi of 3000Mi", left)
 		}
 	})
+}
+
+// A container that makes page cache as fast as the kernel takes it, by reading other files all the time, is the one that is asked. Others of
+// its class are once the kubelet would evict pods.
+func TestWhoMakesPageCacheIsAsked(t *testing.T) {
+	for name, test := range map[string]struct {
+		active uint64
+		pays   bool
+	}{"above the threshold": {2000, false}, "below it": {2400, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				maker, quiet := bestEffort("maker", test.active), bestEffort("quiet", 1000)
+				n := &node{threshold: 1000, config: enabled(), containers: []*container{maker, quiet}, reading: time.Millisecond}
+				maker.answer = func() error {
+					maker.stolen += batch / mib // and 32 MiB of other files were read meanwhile
+					n.write()
+					return nil
+				}
+				n.run(t, time.Minute)
+				count := map[string]int{}
+				for _, name := range n.asked {
+					count[name]++
+				}
+				if !test.pays && count["maker"] < 10 || (quiet.active < 1000) != test.pays {
+					t.Errorf("in a minute the maker was asked %d times, the other %d times, which has %d of 1000 MiB left", count["maker"], count["quiet"], quiet.active)
+				}
+			})
+		})
+	}
 }

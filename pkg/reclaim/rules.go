@@ -47,6 +47,9 @@ func (s Signal) Begin() uint64 {
 	return s.Threshold + min(max(s.Capacity/marginShare, leastMargin), mostMargin)
 }
 
+// short reports whether the kubelet may evict pods now.
+func (s Signal) short() bool { return s.Available < s.Threshold }
+
 // left are the bytes above Begin; negative where some are missing.
 func (s Signal) left() int64 { return int64(s.Available) - int64(s.Begin()) }
 
@@ -77,6 +80,12 @@ type Usage struct {
 	Inactive  uint64 // inactive_file
 	Unwritten uint64 // file_dirty and file_writeback, which have to wait for the disk
 	Refaulted uint64 // page cache that was reclaimed and read again (workingset_refault_file)
+	Stolen    uint64 // what the kernel has reclaimed (pgsteal)
+}
+
+// taken is what was reclaimed since an earlier reading: who makes page cache meanwhile may use as much as before.
+func (u Usage) taken(before Usage) uint64 {
+	return max(before.Current-min(before.Current, u.Current), u.Stolen-min(u.Stolen, before.Stolen))
 }
 
 // workingSet is what the kubelet takes for used.
