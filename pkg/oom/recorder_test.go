@@ -625,6 +625,27 @@ func TestRunIsToldByTheKernel(t *testing.T) {
 	}
 }
 
+// A container whose limit is full of clean page cache gets a heap and is killed for it: the last sample, half a second or most of a minute old,
+// shows the page cache of before.
+func TestPageCacheThatHasGoneIsNotBlamed(t *testing.T) {
+	for name, after := range map[string]time.Duration{"at once": 500 * time.Millisecond, "later": 50 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.recorder()
+			h.sync(r, noon)
+			h.held(appDir, "67108864", Held{Processes: 2 * mib, PageCache: 61 * mib, Kernel: mib})
+			h.write(appDir, "memory.events", "low 0\nhigh 0\nmax 10\noom 0\noom_kill 0\noom_group_kill 0")
+			h.write(podDir, "memory.events", "low 0\nhigh 0\nmax 10\noom 0\noom_kill 0\noom_group_kill 0")
+			h.look(r, noon.Add(time.Second))
+			h.held(appDir, "67108864", Held{Processes: mib, PageCache: mib / 2, Kernel: mib})
+			h.events(appDir, 1, 1, 1, 0)
+			h.events(podDir, 0, 1, 1, 0)
+			h.look(r, noon.Add(time.Second+after))
+			h.expect("app 1 container processes by web/app")
+		})
+	}
+}
+
 // A static pod has the UID of its manifest: moved away and back, its cgroup has the same path, and its counters begin again.
 func TestCountersBeginAgain(t *testing.T) {
 	for name, away := range map[string]func(h *host, r *Recorder){

@@ -66,6 +66,13 @@ func (h Held) filledTo(bytes uint64) Held {
 	return h
 }
 
+// reclaimed leaves out page cache that is not there after the kill. It outlives processes: so the kernel had reclaimed it for them before.
+func (h Held) reclaimed(after Held) Held {
+	h.PageCache = min(h.PageCache, after.PageCache)
+	h.Unwritten = min(h.Unwritten, h.PageCache)
+	return h
+}
+
 // waits reports whether a sixteenth of it waits for the disk: the kernel would have reclaimed the rest of the page cache and killed nobody.
 func (h Held) waits() bool { return h.Unwritten > h.total()/16 }
 
@@ -259,6 +266,9 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 		return &held, ""
 	case k.Before != nil:
 		held := k.Before.Held
+		if !k.Chain[0].Gone {
+			held = held.reclaimed(k.Chain[0].Held)
+		}
 		return &held, ""
 	case at < 0 && k.Peak > 0 && !k.Chain[0].Gone:
 		held := k.Chain[0].Held.filledTo(k.Peak)
@@ -270,7 +280,7 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 }
 
 // atTheKill is what filled the limit: what is there where nothing has been freed yet, what a sample of the victim shows that had reached
-// it, or else what is there, and what the killed processes held has been freed. memory.current was read at another moment, and tells nothing of
+// it, less the page cache that has gone since, or else what is there; what the killed processes held has been freed. memory.current was read at another moment, and tells nothing of
 // what is in the sample.
 func (r Reading) atTheKill(before *Sample) Held {
 	full := r.Limit - r.Limit/8
@@ -278,7 +288,7 @@ func (r Reading) atTheKill(before *Sample) Held {
 	case r.Held.total() >= full:
 		return r.Held
 	case r.Level == Container && before != nil && before.Held.total() >= full:
-		return before.Held
+		return before.Held.reclaimed(r.Held).filledTo(before.Held.total())
 	}
 	return r.Held.filledTo(r.Limit)
 }
