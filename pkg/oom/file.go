@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// mostVerdicts and mostBytes bound the file.
+	// mostVerdicts and mostBytes bound the file. The pod with most verdicts loses its oldest first, so that a container whose processes are
+	// killed again and again drives out no other pod's.
 	mostVerdicts = 100
 	mostBytes    = 1 << 20
 )
@@ -52,11 +53,29 @@ func (f *file) load(path, proc string) error {
 }
 
 func (f *file) add(v Verdict) {
-	f.Verdicts = append(f.Verdicts, v)
-	f.Verdicts = f.Verdicts[max(0, len(f.Verdicts)-mostVerdicts):]
+	f.Verdicts = append(slices.Clip(f.Verdicts), v) // others read what was shown
+	f.shorten(mostVerdicts)
 }
 
-// encode is the file's content, with these counters as known. The oldest verdicts go where it would be too large.
+// shorten leaves so many verdicts.
+func (f *file) shorten(most int) {
+	of := map[string]int{}
+	for _, v := range f.Verdicts {
+		of[v.UID]++
+	}
+	for len(f.Verdicts) > most {
+		i := 0 // the oldest of a pod with the most
+		for j, v := range f.Verdicts {
+			if of[v.UID] > of[f.Verdicts[i].UID] {
+				i = j
+			}
+		}
+		of[f.Verdicts[i].UID]--
+		f.Verdicts = slices.Concat(f.Verdicts[:i], f.Verdicts[i+1:])
+	}
+}
+
+// encode is the file's content, with these counters as known. Half of the verdicts go where it would be too large.
 func (f *file) encode(known map[string]counters) ([]byte, error) {
 	for {
 		data, err := json.Marshal(file{Boot: f.Boot, Known: known, Verdicts: f.Verdicts})
@@ -66,7 +85,7 @@ func (f *file) encode(known map[string]counters) ([]byte, error) {
 		if len(data) <= mostBytes || len(f.Verdicts) == 0 {
 			return data, nil
 		}
-		f.Verdicts = f.Verdicts[(len(f.Verdicts)+1)/2:]
+		f.shorten(len(f.Verdicts) / 2)
 	}
 }
 

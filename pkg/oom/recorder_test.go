@@ -522,6 +522,29 @@ func TestPodsThatComeAndGo(t *testing.T) {
 	}
 }
 
+// A container that has its children killed again and again drives out nobody else's verdict.
+func TestALoopDrivesOutNoOtherVerdict(t *testing.T) {
+	f := file{}
+	for i := range 3 {
+		f.add(Verdict{UID: fmt.Sprint("other-", i)})
+	}
+	long := Verdict{UID: "loop", Samples: make([]Sample, mostSamples)}
+	for i := range 2 * mostVerdicts {
+		long.Kills = uint64(i)
+		f.add(long)
+		if _, err := f.encode(f.Known); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := map[string]uint64{}
+	for _, v := range f.Verdicts {
+		last[v.UID] = v.Kills
+	}
+	if len(last) != 4 || last["loop"] != 2*mostVerdicts-1 {
+		t.Errorf("the last verdicts are %v", last)
+	}
+}
+
 func TestTheFileIsBounded(t *testing.T) {
 	f := file{}
 	long := Verdict{Pod: strings.Repeat("x", 250), Samples: make([]Sample, mostSamples)}
