@@ -87,6 +87,8 @@ type pod struct {
 	containers map[string]*container // by cgroup
 	sampled    time.Time
 	noticed    time.Time
+	rests      time.Time // until then it is not read again: it was because of a kill
+	again      bool      // it is to be read then
 	max, high  uint64 // of memory.events when it was looked at
 }
 
@@ -170,10 +172,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.sync(time.Now())
 		case change := <-changes:
 			if p := r.pods[change.Cgroup]; p != nil {
-				r.look(p, time.Now(), false)
+				r.notice(p, time.Now())
 			}
 		case <-due:
 			r.wake = time.Time{}
+			r.lookAgain(time.Now())
 			r.judge(time.Now())
 			r.round(time.Now(), false)
 		case <-ticker.C:
@@ -363,6 +366,25 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	return since, events, nil
 }
 
+// notice looks at a pod of which the kernel tells. One that loses processes all the time is read five times a second: that reads all of its
+// containers.
+func (r *Recorder) notice(p *pod, now time.Time) {
+	if p.again = now.Before(p.rests); p.again {
+		r.soon(p.rests)
+		return
+	}
+	r.look(p, now, false)
+}
+
+// lookAgain looks at the pods of which the kernel told while they rested.
+func (r *Recorder) lookAgain(now time.Time) {
+	for _, p := range r.pods {
+		if p.again {
+			r.notice(p, now)
+		}
+	}
+}
+
 // look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that ran while nobody watched.
 func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	defer progress.Begin("the recorder of OOM kills")()
@@ -376,6 +398,7 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 		if since.Kills == 0 { // which is to come, and will free what is there
 			r.sample(p, now, hit)
 		}
+		p.rests = now.Add(settle)
 		r.killed(p, now, away, since)
 		return
 	}

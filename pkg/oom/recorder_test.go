@@ -545,6 +545,47 @@ func TestALoopDrivesOutNoOtherVerdict(t *testing.T) {
 	}
 }
 
+// One container of a pod with many loses processes as fast as the kernel tells of it: the pod is read a few times, and no kill is lost.
+func TestAStormOfKillsIsReadAFewTimes(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	reads := 0
+	tree, err := cgroupfs.Open(h.root, cgroupfs.Plain(), cgroupfs.OnOpen(func(dir, file string) error {
+		if dir == besideID && file == "memory.events" {
+			reads++
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	r.options.Tree = tree
+	h.sync(r, noon)
+	h.held(appDir, "67108864", Held{})
+	reads = 0
+	kills := 0
+	for at := noon; at.Before(noon.Add(time.Second)); at = at.Add(10 * time.Millisecond) {
+		kills++
+		h.events(appDir, kills, kills, kills, 0)
+		h.events(podDir, 0, kills, kills, 0)
+		r.notice(r.pods[podDir], at)
+		if !r.wake.IsZero() && !at.Before(r.wake) {
+			r.wake = time.Time{}
+			r.lookAgain(at)
+		}
+	}
+	r.lookAgain(noon.Add(2 * time.Second))
+	r.judge(noon.Add(3 * time.Second))
+	judged := uint64(0)
+	for _, v := range h.verdicts {
+		judged += v.Kills
+	}
+	if reads > 10 || judged != uint64(kills) {
+		t.Errorf("in a second the pod was read %d times, and of %d kills %d were judged", reads, kills, judged)
+	}
+}
+
 func TestTheFileIsBounded(t *testing.T) {
 	f := file{}
 	long := Verdict{Pod: strings.Repeat("x", 250), Samples: make([]Sample, mostSamples)}
