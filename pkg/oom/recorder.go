@@ -323,6 +323,19 @@ func (r *Recorder) baseline(pod string) {
 	}
 }
 
+// countParents notes which limits above pods were hit, for whomever: one of long ago explains no kill of now.
+func (r *Recorder) countParents(now time.Time) {
+	counted := map[string]bool{}
+	for _, p := range r.pods {
+		for _, dir := range parents(p.cgroup) {
+			if !counted[dir] {
+				_, _, _ = r.count(dir, now) // what cannot be read is read with the next kill
+			}
+			counted[dir] = true
+		}
+	}
+}
+
 // meet takes a pod's containers from the view.
 func (p *pod) meet(v *ledger.PodView) {
 	p.view = v
@@ -442,6 +455,9 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 
 // round looks at the containers that grow towards their limits, or at all, with one read where half of the limit is not reached.
 func (r *Recorder) round(now time.Time, all bool) {
+	if all {
+		r.countParents(now)
+	}
 	for _, p := range r.pods {
 		for dir, c := range p.containers {
 			limit := c.view.Limit

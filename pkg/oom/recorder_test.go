@@ -586,6 +586,21 @@ func TestAStormOfKillsIsReadAFewTimes(t *testing.T) {
 	}
 }
 
+// A limit of kubepods that was hit for a pod that nobody saw explains no later kill.
+func TestAnOldHitAboveThePodExplainsNothing(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	h.held(kubepods, "1073741824", Held{})
+	h.events(kubepods, 1, 1, 1, 0)
+	r.round(noon.Add(period), true)
+	h.events(kubepods, 1, 1, 2, 0)
+	h.events(appDir, 0, 0, 1, 0)
+	h.events(podDir, 0, 0, 1, 0)
+	h.look(r, noon.Add(time.Hour))
+	h.expect("app 1 node unknown by -")
+}
+
 func TestTheFileIsBounded(t *testing.T) {
 	f := file{}
 	long := Verdict{Pod: strings.Repeat("x", 250), Samples: make([]Sample, mostSamples)}
