@@ -119,7 +119,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
 		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
-		Request: l.sums(p, p.derived.runs).PodRequest,
+		Fresh: p.Fresh, Request: l.sums(p, p.derived.runs).PodRequest,
 	}
 	for _, problem := range p.problems {
 		view.Problems = append(view.Problems, problem.Message)

@@ -82,6 +82,8 @@ type PodView struct {
 	Class     memoryqos.QOSClass `json:"qosClass"`
 	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is left alone.
 	Cgroup string `json:"cgroup,omitempty"`
+	// Fresh is set for a pod that began while a runtime was connected: nothing of it was missed.
+	Fresh bool `json:"-"`
 	// Values are what the pod's own cgroup should hold.
 	memoryqos.Values
 	// Request is the pod's own (spec.resources), in bytes; nil when it has none that is known.

@@ -32,6 +32,7 @@ type file struct {
 	// Verdicts are the oldest first.
 	Verdicts []Verdict `json:"verdicts"`
 
+	// alive is when the pods were last watched, before this daemon or by it.
 	alive time.Time
 }
 

@@ -63,6 +63,7 @@ type Recorder struct {
 	hits    map[string]hit
 	kills   map[string]*kill // that are not judged yet, by cgroup
 	began   bool             // the pods that ran before the daemon have been looked at
+	synced  bool             // the view has all pods
 	wake    time.Time        // when kills are due and containers that grow are looked at; zero: they wait for the period
 
 	mu     sync.Mutex
@@ -89,7 +90,7 @@ type pod struct {
 	noticed    time.Time
 	rests      time.Time // until then it is not read again: it was because of a kill
 	again      bool      // it is to be read then
-	max, high  uint64 // of memory.events when it was looked at
+	max, high  uint64    // of memory.events when it was looked at
 }
 
 type container struct {
@@ -261,6 +262,9 @@ func (r *Recorder) sign(now time.Time) {
 	}
 	r.failing = failing
 	r.store.sign(now)
+	if r.synced {
+		r.file.alive = now
+	}
 }
 
 // Close writes what is pending within ctx. Run has ended.
@@ -269,7 +273,7 @@ func (r *Recorder) Close(ctx context.Context) error { return r.store.writer.Clos
 // sync has the recorder look at the pods of the view, and at no others.
 func (r *Recorder) sync(now time.Time) {
 	view := r.options.View()
-	synchronized := slices.ContainsFunc(view.Conditions, func(c ledger.Condition) bool {
+	r.synced = slices.ContainsFunc(view.Conditions, func(c ledger.Condition) bool {
 		return c.Name == ledger.ConditionSynchronized && c.OK
 	})
 	ended := maps.Clone(r.pods)
@@ -287,11 +291,13 @@ func (r *Recorder) sync(now time.Time) {
 		}
 		p.meet(v)
 		if !known || len(p.containers) > len(v.Containers) { // before what has ended is forgotten
-			r.look(p, now, !known && !r.began)
+			r.look(p, now, !known && !(r.began && v.Fresh))
 		}
 		p.forget()
 	}
-	r.began = r.began || synchronized
+	if r.began = r.began || r.synced; r.synced {
+		r.file.alive = now
+	}
 	for dir := range ended {
 		r.look(r.pods[dir], now, false)
 		r.forget(r.pods[dir])
@@ -398,7 +404,7 @@ func (r *Recorder) lookAgain(now time.Time) {
 	}
 }
 
-// look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that ran while nobody watched.
+// look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that may have run while nobody watched.
 func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	defer progress.Begin("the recorder of OOM kills")()
 	since, events, err := r.count(p.cgroup, now)

@@ -488,6 +488,7 @@ func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 func TestPodsThatComeAndGo(t *testing.T) {
 	h := newHost(t)
 	pods := h.view.Pods
+	pods[0].Fresh = true
 	h.view = &ledger.View{Conditions: h.view.Conditions}
 	r := h.recorder()
 	h.sync(r, noon)
@@ -599,6 +600,30 @@ func TestAnOldHitAboveThePodExplainsNothing(t *testing.T) {
 	h.events(podDir, 0, 0, 1, 0)
 	h.look(r, noon.Add(time.Hour))
 	h.expect("app 1 node unknown by -")
+}
+
+// A pod that ran while the runtime was away: its kill may be as old as the last look, and its container may hold something else by now.
+func TestAKillWhileTheRuntimeWasAway(t *testing.T) {
+	h := newHost(t)
+	all := *h.view
+	none := all
+	none.Pods = nil
+	h.view = &none
+	r := h.recorder()
+	h.sync(r, noon)
+	r.sign(noon.Add(time.Minute))
+	gone := ledger.View{}
+	h.view = &gone
+	h.sync(r, noon.Add(2*time.Minute))
+	r.sign(noon.Add(3 * time.Minute))
+	h.view = &all
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.held(appDir, "67108864", Held{PageCache: 60 * mib})
+	h.sync(r, noon.Add(10*time.Minute))
+	if v := h.verdicts; len(v) != 1 || v[0].Cause != UnknownCause || !v[0].After.Equal(noon.Add(time.Minute)) {
+		t.Errorf("%+v", v)
+	}
 }
 
 func TestTheFileIsBounded(t *testing.T) {
