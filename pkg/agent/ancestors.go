@@ -36,9 +36,9 @@ func (a *Agent) protect(ctx context.Context) {
 	}
 }
 
-// takeBack has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
+// restoreFiles has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
 // not look after stops a container for good.
-func (a *Agent) takeBack(ctx context.Context) {
+func (a *Agent) restoreFiles(ctx context.Context) {
 	if a.abandon() {
 		a.protectFailed(errors.Join(a.protector.Settle(ctx), a.protector.FinishAll(ctx)))
 	}

@@ -46,7 +46,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 		a.step(ledger.Resend{Cgroup: dir})
 	}
 	a.protect(ctx)
-	a.takeBack(ctx)
+	a.restoreFiles(ctx)
 	a.protector.Prune()
 	a.followMachine(ctx)
 }

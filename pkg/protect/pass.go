@@ -55,6 +55,7 @@ type change struct {
 	// blind is set where the file could not be understood, and is written all the same.
 	blind bool
 	noted bool // the journal has it only because of this change
+	ready bool // the journal has it, and it was found due
 }
 
 func (c change) file() *file { return &c.files[c.index] }
@@ -199,7 +200,15 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 // read reads what a file holds. A cgroup that is not there is no error.
 func (p *Protector) read(c change, now time.Time) (effect, error) {
 	f := c.file()
-	value, err := p.tree.Get(c.dir, c.knob())
+	value, err, fresh := uint64(0), error(nil), false
+	for !fresh {
+		before := f.changes
+		p.outside(func() { value, err = p.tree.Get(c.dir, c.knob()) })
+		fresh = f.changes == before
+		if !f.state.compared() { // it is somebody else's by now
+			return none, nil
+		}
+	}
 	if err != nil {
 		seen := f.state.known()
 		f.on(unknown)
@@ -340,7 +349,7 @@ func (p *Protector) plan(s *pass) (todo plan) {
 		if !c.due() {
 			continue
 		}
-		if p.noteChange(*c) {
+		if c.ready = true; p.noteChange(*c) {
 			c.noted, waits = true, true
 		}
 		raises = raises && c.raises()
@@ -352,7 +361,7 @@ func (p *Protector) plan(s *pass) (todo plan) {
 	for _, c := range s.changes {
 		f := c.file()
 		switch {
-		case !c.due():
+		case !c.ready || !c.due():
 		case c.index < high && f.writes > 0: // it is looked at when that has returned
 			s.add(c.part, c.hangs())
 		case c.index >= high:
@@ -417,7 +426,7 @@ func (p *Protector) finish(s *pass) {
 	p.countFailures(s.inside)
 	for _, r := range s.rows {
 		p.forgetRestored(r)
-		if r.state == leaving && !p.left(r) {
+		if r.state == leaving && !p.left(r) && r.state == leaving { // it may be named again meanwhile
 			p.drop(r)
 		}
 	}
@@ -440,7 +449,7 @@ func (p *Protector) left(r *row) bool {
 	for _, f := range r.all() {
 		some = some || !f.state.settled() || f.writes > 0
 	}
-	return some && !p.tree.Ended(r.cgroup)
+	return some && !p.ended(r.cgroup)
 }
 
 // forgetRestored removes the files of a cgroup from the journal that hold the kernel's default again, once nothing can overwrite them:

@@ -40,7 +40,7 @@ type Protector struct {
 	writing  chan bool     // is full while somebody writes files of protection; taken before mu
 	patience time.Duration // writeLimit
 
-	mu         sync.Mutex // held for reads of files, and for no wait
+	mu         sync.Mutex // held for no wait and no system call on a cgroup: see outside
 	rows       map[string]*row
 	round      int           // of DesireAll
 	reconciles int           // how many there were
@@ -56,6 +56,20 @@ type Protector struct {
 
 	wake chan struct{} // Run has late writes to make
 	slow sync.Map      // channels that are closed when a slow write has returned
+}
+
+// outside makes a system call on a cgroup without mu, which the runtime's events wait for. Its caller holds mu; rows and files may have
+// changed or ended afterwards.
+func (p *Protector) outside(call func()) {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	call()
+}
+
+// ended is Tree.Ended for a caller that holds mu.
+func (p *Protector) ended(dir string) (ended bool) {
+	p.outside(func() { ended = p.tree.Ended(dir) })
+	return ended
 }
 
 // New makes a Protector with an empty table.

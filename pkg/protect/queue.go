@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -128,8 +129,8 @@ func (p *Protector) pause() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &p.systemd
-	for r := range q.waiting {
-		if p.tree.Ended(r.cgroup) {
+	for _, r := range slices.Collect(maps.Keys(q.waiting)) {
+		if p.ended(r.cgroup) {
 			q.remove(r)
 		}
 	}

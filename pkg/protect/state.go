@@ -184,6 +184,7 @@ type file struct {
 	have    uint64 // where the state is known
 	backoff backoff
 
+	changes uint64 // events beside reads: what was read before one says nothing
 	writes  int    // slow ones that have not returned
 	writing uint64 // what the newest of them writes
 	raising bool   // it is a raise
@@ -197,6 +198,9 @@ func (f *file) on(e event) effect {
 	if next == never {
 		impossible(f.state, e)
 		return none
+	}
+	if e < readOther || e > unknown {
+		f.changes++
 	}
 	if f.state = next; works[next] == rest {
 		f.backoff.due = time.Time{}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"path"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -137,7 +138,7 @@ func (p *Protector) Abandon() {
 	if p.journal == nil {
 		return
 	}
-	entries := p.journal.Entries()
+	entries := slices.DeleteFunc(p.journal.Entries(), func(e Entry) bool { return p.tree.Ended(e.Cgroup) })
 	nodes := map[string]uint64{}
 	for _, e := range entries {
 		if text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup)); err == nil && e.Knob == cgroup.CpusetMems {
@@ -147,7 +148,7 @@ func (p *Protector) Abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range entries {
-		if p.rows[e.Cgroup] == nil && !p.tree.Ended(e.Cgroup) {
+		if p.rows[e.Cgroup] == nil {
 			p.addEntry(e, cgroup.LevelOf(e.Cgroup))
 		}
 	}
@@ -229,7 +230,11 @@ func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 // gone. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it claims is missing to
 // the others of its pod, and its unit claims it again when systemd reloads.
 func (p *Protector) unset(r *row) {
-	if r.level == cgroup.LevelContainer && p.tree.Ended(r.cgroup) {
+	ended := r.level == cgroup.LevelContainer && p.ended(r.cgroup)
+	switch {
+	case p.rows[r.cgroup] != r: // dropped meanwhile
+		return
+	case ended:
 		p.drop(r)
 		return
 	}
@@ -250,7 +255,7 @@ func (p *Protector) Unclaim(ctx context.Context) {
 // unclaimedRows enters rows for containers that only the journal knows.
 func (p *Protector) unclaimedRows() (rows []*row) {
 	for _, e := range p.journal.Entries() { // one for each file
-		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
+		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.ended(e.Cgroup) || p.rows[e.Cgroup] != nil {
 			continue
 		}
 		r := p.addEntry(e, cgroup.LevelContainer)
@@ -297,10 +302,10 @@ func (p *Protector) drop(r *row) {
 		delete(l.late, r)
 	}
 	p.systemd.remove(r)
-	p.endIfGone(r)
 	if p.watcher != nil && r.level != cgroup.LevelPod {
 		p.watcher.Unwatch(r.cgroup)
 	}
+	p.endIfGone(r)
 }
 
 // set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
@@ -381,7 +386,12 @@ func (p *Protector) findInner(r *row) {
 	if r.level != cgroup.LevelContainer || len(r.parts) > 1 {
 		return
 	}
-	leaves, err := p.tree.Leaves(r.cgroup)
+	var leaves []string
+	var err error
+	p.outside(func() { leaves, err = p.tree.Leaves(r.cgroup) })
+	if r.state == finished || len(r.parts) > 1 {
+		return
+	}
 	r.unclear = err != nil // looked for again as long as there is something to look at
 	for _, dir := range leaves[1:] {
 		inner := &part{row: r, dir: dir}
@@ -396,11 +406,12 @@ func (p *Protector) findInner(r *row) {
 
 // watch watches the files that other writers are known to write. Pods are looked at in turn: a watch for each would cost
 // more than it gives. A container's cgroup may be yet to come: see watchFound.
-func (p *Protector) watch(r *row) error {
+func (p *Protector) watch(r *row) (err error) {
 	if p.watcher == nil || r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer {
 		return nil
 	}
-	return p.watchAbove(r.cgroup)
+	p.outside(func() { err = p.watchAbove(r.cgroup) })
+	return err
 }
 
 func (p *Protector) watchAbove(dir string) error {
@@ -417,7 +428,8 @@ func (p *Protector) watchFound(r *row) {
 		if r.parts[0].files[i].state == alone {
 			continue
 		}
-		if err := p.watcher.Watch(r.cgroup, string(knobs[i])); err != nil {
+		var err error
+		if p.outside(func() { err = p.watcher.Watch(r.cgroup, string(knobs[i])) }); err != nil {
 			r.watched = false
 			p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
 		}
@@ -427,9 +439,12 @@ func (p *Protector) watchFound(r *row) {
 // note enters a knob in the journal, before it is written, and reports whether it was not there.
 func (p *Protector) note(e Entry) bool { return p.journal != nil && p.journal.Note(e) }
 
-// endIfGone removes a cgroup that is gone from the journal.
+// endIfGone removes a cgroup that is gone from the journal, unless it is another's meanwhile.
 func (p *Protector) endIfGone(r *row) {
-	if p.journal != nil && p.tree.Ended(r.cgroup) {
+	if p.journal == nil || !p.ended(r.cgroup) {
+		return
+	}
+	if now := p.rows[r.cgroup]; now == nil || now == r {
 		p.journal.End(r.cgroup)
 	}
 }
