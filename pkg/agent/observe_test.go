@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -382,4 +384,46 @@ func TestALogThatBlocksHoldsNoLock(t *testing.T) {
 	if err := <-created; err != nil {
 		t.Error(err)
 	}
+}
+
+// The periodic look is at another container's cgroup, on a slow host, while a container starts and the create of its pod's next one finds its
+// cgroup: nothing changes for the running container.
+func TestALookThatBeganBeforeAStart(t *testing.T) {
+	ctx := context.Background()
+	entered, gate := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	slow := false // set before the look begins
+	n := newNode(t, "topologyManagerPolicy: single-numa-node\nmemoryReservationPolicy: HardReservation", func(n *node) {
+		n.onOpen = func(cgroup, file string) error {
+			if slow && file == "." && strings.HasSuffix(cgroup, "other-app") {
+				once.Do(func() { close(entered); <-gate })
+			}
+			return nil
+		}
+	})
+	n.sync(nil, nil)
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(6*gi))
+	if err := n.RunPodSandbox(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	other := n.pod("other", memoryqos.Guaranteed)
+	n.launch(other, ofPod(other, "app", gi))
+	one := ofPod(pod, "one", 4*gi)
+	adjustment := n.create(pod, one)
+	slow = true
+	done := make(chan struct{})
+	go func() { defer close(done); n.Agent.reconcile(ctx) }()
+	<-entered // one has no cgroup yet; the look goes on with the others
+	one = n.run(pod, one, adjustment)
+	n.work(ctx)
+	before := n.file(one.CgroupsPath, "memory.min")
+	n.launch(pod, ofPod(pod, "two", 2*gi))
+	close(gate)
+	<-done
+	n.work(ctx)
+	if _, lives := n.place(one.ID); !lives {
+		t.Errorf("the running container one is unknown")
+	}
+	n.want("memory.min of the running container", n.file(one.CgroupsPath, "memory.min"), before)
 }

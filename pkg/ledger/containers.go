@@ -28,7 +28,7 @@ func (e StartContainer) apply(l *Ledger) {
 			return
 		}
 	}
-	c.Phase, c.Seq = Running, max(c.Seq, l.step.seq)
+	c.Phase, c.Seq, c.Revision = Running, max(c.Seq, l.step.seq), c.Revision+1
 	l.look(c)
 }
 

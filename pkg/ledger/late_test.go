@@ -59,8 +59,9 @@ func TestLateEventsDecideNothing(t *testing.T) {
 		"a failed resize after the next resize":        {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), FailUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 7}}, nil},
 		"a sandbox after the next one":                 {running, RunPod{Pod: older, Header: Header{Epoch: 1, Seq: 3}}, errOvertaken},
 		"a pod's resize after the next one":            {shares, UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, nil},
-		"a look at the pod's limit before its resize":  {shares, ObservedPod{UID: web.UID, ID: web.ID, Revision: 5, Limit: 9 * gi}, nil},
-		"a start after its container's cgroup is gone": {append(running, Presence{There: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one"}}}), start("one", 1, 7), nil},
+		"a look at the pod's limit before its resize":  {shares, ObservedPod{UID: web.UID, ID: web.ID, Revision: 1, Limit: 9 * gi}, nil},
+		"a look at a container before its start":       {append(running, Presence{There: []Place{{ID: "one"}}}), Presence{Gone: []Place{{ID: "one", Revision: 1}}}, nil},
+		"a start after its container's cgroup is gone": {append(running, Presence{There: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one", Revision: 2}}}), start("one", 1, 7), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "topologyManagerPolicy: single-numa-node")
@@ -101,5 +102,27 @@ func TestAnEndIsNeverLate(t *testing.T) {
 	l.after(EndPod{Pod: web, Gone: true})
 	if pods := l.View().Pods; len(pods) > 0 {
 		t.Errorf("the pod lives: %+v", pods[0])
+	}
+}
+
+// A look at the pod's limit, of which two containers of 4Gi have one half each, waits while one of them is resized to the limit of before.
+func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
+	l, now := newLedger(t, "topologyManagerPolicy: single-numa-node"), time.Unix(1, 0)
+	web, before, after := claimPod("web", ""), 8*claimGi, 12*claimGi
+	l.after(Connected{Epoch: 1}, Synchronize{Header: Header{1, 1}}, RunPod{Pod: web, Header: Header{1, 2}})
+	one, two := claimed(web, "one", 4*claimGi), claimed(web, "two", 4*claimGi)
+	for i, create := range []CreateContainer{one, two} {
+		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{There: l.Siblings(web, create.Container.Name)}
+		l.after(create, StartContainer{Pod: web, Container: create.Container, Header: Header{1, uint64(4 + 2*i)}})
+	}
+	looked, _, _ := l.Places(0, 50)
+	to := int64(before)
+	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, PodLimit: &after, Header: Header{1, 7},
+		Siblings: Presence{There: l.Siblings(web, "one")}}, Settled{ID: one.Container.ID, Header: Header{1, 8}})
+	l.Step(now, ObservedPod{UID: web.UID, ID: web.ID, Revision: looked[0].Revision, Limit: before})
+	for _, name := range []string{"one", "two"} {
+		if l.manager.Blocks(web.UID, name) == nil {
+			t.Errorf("%s has lost its allocation: %s", name, l.pods[web.UID].named(name).Pinning)
+		}
 	}
 }

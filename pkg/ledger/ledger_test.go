@@ -78,7 +78,7 @@ func (r *events) event() Event {
 	case roll < 15:
 		return SyncContainers{IDs: []string{c.ID}}
 	case roll < 16:
-		return Presence{Gone: []Place{{ID: c.ID}}, There: []Place{{UID: pod.UID, ID: pod.ID}}}
+		return Presence{Gone: []Place{{ID: c.ID, Revision: uint64(1 + r.IntN(3))}}, There: []Place{{UID: pod.UID, ID: pod.ID}}}
 	case roll < 17:
 		return Raise{ID: c.ID, Bytes: 5 << 30}
 	}
@@ -119,9 +119,29 @@ func newLedgerOn(t *testing.T, on, yaml string) *Ledger {
 // after are the effects of the last of these events, which come a second after one another.
 func (l *Ledger) after(events ...Event) (effects Effects) {
 	for i, event := range events {
-		effects = l.Step(time.Unix(int64(i), 0), event)
+		effects = l.Step(time.Unix(int64(i), 0), l.asOfNow(event))
 	}
 	return effects
+}
+
+// asOfNow is an observation of this moment, unless it has a revision.
+func (l *Ledger) asOfNow(event Event) Event {
+	switch e := event.(type) {
+	case ObservedPod:
+		if p := l.pods[e.UID]; p != nil && e.Revision == 0 {
+			e.Revision = p.Revision
+		}
+		return e
+	case Presence:
+		e.Gone = slices.Clone(e.Gone)
+		for i, at := range e.Gone {
+			if c := l.containers[at.ID]; c != nil && at.Revision == 0 {
+				e.Gone[i].Revision = c.Revision
+			}
+		}
+		return e
+	}
+	return event
 }
 
 // file is what the files of a container should hold, as the driver has it; zero where nothing of ours is in them.

@@ -72,7 +72,7 @@ func (l *Ledger) Place(id string) (Place, bool) {
 }
 
 func (p *pod) place() Place {
-	return Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Seq}
+	return Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Revision}
 }
 
 func (c *container) place() Place {
@@ -87,7 +87,7 @@ const (
 )
 
 // Presence is whether the cgroups of places were there. Places of which that is not known are left out: for want of
-// descriptors, memory or permissions nothing is gone.
+// descriptors, memory or permissions nothing is gone. What is gone of a container that the runtime has started or changed since says nothing.
 type Presence struct {
 	There, Gone []Place
 }
@@ -115,7 +115,7 @@ func (e Presence) apply(l *Ledger) {
 				l.state.StoppedSandboxes.add(p.ID, l.state.Newest)
 				l.endPod(p)
 			}
-		case at.UID == "" && c != nil && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > containerGrace):
+		case at.UID == "" && c != nil && c.Revision == at.Revision && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > containerGrace):
 			l.state.EndedContainers.add(c.ID, l.state.Newest)
 			l.end(l.changeContainer(c.ID))
 			l.forget(c)
@@ -145,11 +145,11 @@ type ObservedPod struct {
 // apply takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
 func (e ObservedPod) apply(l *Ledger) {
 	p := l.pods[e.UID]
-	if p == nil || p.ID != e.ID || p.Seq != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
+	if p == nil || p.ID != e.ID || p.Revision != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
 		return
 	}
 	l.hasChanged(p)
-	p.MemoryLimit = e.Limit - min(e.Limit, p.Overhead)
+	p.limitedTo(e.Limit - min(e.Limit, p.Overhead))
 	p.compareLimits()
 	l.findShared(p)
 }

@@ -142,7 +142,7 @@ func TestAContainerThatHasNoCgroupYet(t *testing.T) {
 			web := claimPod("web", "")
 			main := claimed(web, "main", claimGi)
 			l.Step(now, main)
-			l.Step(now.Add(after), Presence{Gone: []Place{{ID: main.Container.ID}}})
+			l.Step(now.Add(after), l.asOfNow(Presence{Gone: []Place{{ID: main.Container.ID}}}))
 			got := ""
 			for _, note := range l.Step(now.Add(after), StartContainer{Pod: web, Container: main.Container}).Notes {
 				got += note.Text

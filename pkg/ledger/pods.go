@@ -48,7 +48,8 @@ func (e UpdatePod) apply(l *Ledger) {
 	if e.Seq < p.Seq {
 		return // a newer one has come
 	}
-	p.Overhead, p.MemoryLimit, p.Seq = e.Overhead, e.Limit, e.Seq
+	p.Overhead, p.Seq = e.Overhead, e.Seq
+	p.limitedTo(e.Limit)
 	p.compareLimits()
 }
 
@@ -142,7 +143,7 @@ func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 		p.Says = received.Brought
 	}
 	received.Annotations, received.Brought = nil, nil
-	p.Pod, p.path, p.managed, p.Seq = received, path, managed, max(p.Seq, l.step.seq)
+	p.Pod, p.path, p.managed, p.Seq, p.Revision = received, path, managed, max(p.Seq, l.step.seq), p.Revision+1
 	l.takeRules(p)
 	return p, nil
 }
@@ -208,7 +209,7 @@ func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
 	}
 	l.learn(p, known)
 	if limit != nil && p.Info == nil && l.step.seq >= p.Seq { // after a resize the runtime may show an old one
-		p.MemoryLimit = *limit
+		p.limitedTo(*limit)
 	}
 	return p
 }

@@ -228,7 +228,7 @@ func (l *Ledger) seeContainers(siblings Presence) {
 		}
 	}
 	for _, at := range siblings.Gone {
-		if c := l.containers[at.ID]; c != nil {
+		if c := l.containers[at.ID]; c != nil && c.Revision == at.Revision {
 			c.There = false
 		}
 	}

@@ -71,6 +71,8 @@ type PodState struct {
 	Seen bool `json:",omitempty"`
 	// Seq is that of the newest event that has said what its sandbox or its limits are (Header.Seq).
 	Seq uint64 `json:",omitempty"`
+	// Revision moves with what its sandbox or its limits are: an older observation says nothing about them.
+	Revision uint64 `json:",omitempty"`
 	// Fresh is set for a pod that began while the plugin ran: nothing that its cgroup's files held before is ours.
 	Fresh bool `json:",omitempty"`
 	// Info is what the pod APIs say, and Source which of them; nil while none has.
@@ -121,7 +123,7 @@ type Run struct {
 	There bool `json:",omitempty"`
 	// Unanswered is set where it was created without an answer of ours: nothing of ours was there when it was found.
 	Unanswered bool `json:",omitempty"`
-	// Revision moves when the runtime changes the container: an older observation says nothing about it.
+	// Revision moves when the runtime starts or changes the container: an older observation says nothing about it.
 	Revision uint64
 	// Seq is that of the newest event that has decided about it (Header.Seq).
 	Seq uint64 `json:",omitempty"`
@@ -323,6 +325,12 @@ func (c *container) alive() bool { return c.Phase.Alive() }
 
 // ran reports whether the container has been started.
 func (c *container) ran() bool { return c.Phase == Running || c.Phase == Paused }
+
+// limitedTo takes a limit of the pod that was said or observed.
+func (p *pod) limitedTo(bytes uint64) {
+	p.MemoryLimit = bytes
+	p.Revision++
+}
 
 // setLimit gives a container another limit.
 func (r *Run) setLimit(limit uint64) {

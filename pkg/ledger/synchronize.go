@@ -195,7 +195,7 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 		}
 		sandboxes[received.ID] = p
 		if limit, ok := e.Found.PodLimits[received.ID]; ok {
-			p.MemoryLimit = limit
+			p.limitedTo(limit)
 		}
 		p.Seen = p.Seen || e.Found.Seen[p.path.Pod]
 		l.learn(p, e.Known[p.key()])

@@ -224,6 +224,7 @@ func recordedSets() (files []string) {
 // TestKubeletVectorsInTurn has what a kubelet was asked happen as a runtime does it: a container starts, and an init container ends, before
 // the next one is created. What a kubelet decides at once is another answer then, so that this wants what must hold all the same.
 func TestKubeletVectorsInTurn(t *testing.T) {
+	t.Parallel()
 	var admitted, freed int
 	for _, file := range recordedSets() {
 		for _, s := range readScenarios(t, file) {
@@ -294,6 +295,7 @@ func (p *runningPod) runsAfter(name string) bool {
 
 // TestKubeletVectors replays what a real kubelet was asked and compares all answers.
 func TestKubeletVectors(t *testing.T) {
+	t.Parallel()
 	known := map[key]difference{}
 	for _, d := range readDifferences(t) {
 		known[key{d.ID, d.Step}] = d

@@ -139,7 +139,9 @@ func TestFindings(t *testing.T) {
 			c.Blocks = []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 192 * mi}}
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" })
 		},
-		"memory-farther": func(n *Node) { database(n).Farther = "node 2 has no memory: nearest is node 1, and its memory is on node 0" },
+		"memory-farther": func(n *Node) {
+			database(n).Farther = "node 2 has no memory: nearest is node 1, and its memory is on node 0"
+		},
 		"above-claim": func(n *Node) {
 			database(n).Claims, database(n).Claimed, database(n).Limit = []string{"default/a"}, memory(128*mi), 256*mi
 			web(n).Claims, web(n).Claimed, web(n).Limit = []string{"default/b"}, memory(1024*mi), 0
