@@ -3,11 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // ancestors orders the writes to the cgroups above the containers: one at a time, and always the newest values, so that
@@ -15,6 +19,7 @@ import (
 type ancestors struct {
 	order sync.Mutex    // its holder has the newest values desired; nothing under it waits
 	turn  chan struct{} // holds one token; its holder writes
+	hang  atomic.Int32  // those that have not returned within settleLimit
 }
 
 func newAncestors() ancestors {
@@ -31,10 +36,35 @@ func (a *Agent) protect(ctx context.Context) {
 		return
 	}
 	defer func() { a.ancestors.turn <- struct{}{} }()
-	if err := a.desire(); !a.dryRun() {
+	err := a.desire()
+	switch {
+	case a.dryRun():
+		return
+	case a.ancestors.hang.Load() >= mostHanging:
+		a.protectFailed(errHangs)
+		return
+	}
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
 		a.protectFailed(errors.Join(err, a.protector.Settle(ctx)))
+	}()
+	select {
+	case <-settled:
+	case <-time.After(settleLimit):
+		a.ancestors.hang.Add(1)
+		a.protectFailed(errHangs) // until it has returned
+		go func() { <-settled; a.ancestors.hang.Add(-1) }()
 	}
 }
+
+// mostHanging bounds them: each keeps a thread.
+const mostHanging = 8
+
+// settleLimit is how long the others wait for one that writes. A kernel takes a thousandth of it, unless something is wrong.
+const settleLimit = 2 * protect.WriteLimit
+
+var errHangs = fmt.Errorf("a cgroup has not answered within %v", settleLimit)
 
 // restoreFiles has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
 // not look after stops a container for good.

@@ -332,6 +332,22 @@ func TestASlowWriteHoldsNoOtherContainer(t *testing.T) {
 	}
 }
 
+// onceArmed has an open of a file hang in the cgroup that is set before.
+func (n *node) onceArmed(armed chan struct{}, hang func(), name string) (cgroup *string) {
+	cgroup = new(string)
+	n.onOpen = func(dir, file string) error {
+		select {
+		case <-armed:
+			if "/"+dir == *cgroup && file == name {
+				hang()
+			}
+		default:
+		}
+		return nil
+	}
+	return cgroup
+}
+
 // A cgroup that does not answer, when it is looked for or written, holds up no event of another pod.
 func TestACgroupThatHangsHoldsNoEvent(t *testing.T) {
 	const gone = "kubepods/burstable/podgone/app"
@@ -363,6 +379,27 @@ func TestACgroupThatHangsHoldsNoEvent(t *testing.T) {
 					t.Error(err)
 				}
 				n.protector.Prune()
+			}
+		},
+		"looked for at its end": func(n *node, hang func()) func() {
+			armed := make(chan struct{})
+			first := n.onceArmed(armed, hang, ".")
+			return func() {
+				pod := n.pod("first", memoryqos.Guaranteed)
+				c := n.launch(pod, ofPod(pod, "app", gi))
+				*first = c.CgroupsPath
+				close(armed)
+				_ = n.StopContainer(context.Background(), pod, c)
+			}
+		},
+		"read": func(n *node, hang func()) func() {
+			armed := make(chan struct{})
+			first := n.onceArmed(armed, hang, "memory.min")
+			return func() {
+				pod := n.pod("first", memoryqos.Guaranteed)
+				*first = n.launch(pod, ofPod(pod, "app", gi)).CgroupsPath
+				close(armed)
+				_, _ = n.protector.Reconcile(context.Background())
 			}
 		},
 		"written": func(n *node, hang func()) func() {

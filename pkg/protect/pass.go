@@ -119,9 +119,9 @@ type planned struct {
 	err   error
 }
 
-// writeLimit is how long a pass waits for the kernel to take a value of protection, which takes microseconds unless something is wrong:
+// WriteLimit is how long a pass waits for the kernel to take a value of protection, which takes microseconds unless something is wrong:
 // all passes, and with them the runtime's events, write one after the other.
-const writeLimit = time.Second
+const WriteLimit = 500 * time.Millisecond
 
 // run looks at rows, which are chosen under the lock, and has their files hold what is desired.
 func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *pass {
@@ -148,7 +148,7 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		if within.atOnce {
 			r.compare(within.onlyHigh)
 		}
-		if !r.any(wants) {
+		if !r.any(wants) || r.state == leaving && r.level == cgroup.LevelContainer && p.ended(r.cgroup) {
 			continue
 		}
 		p.findInner(r)
@@ -310,7 +310,7 @@ func (p *Protector) giveUp(s *pass, err error) {
 
 // hangs is the error of a write that is late.
 func (c change) hangs() error {
-	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, writeLimit)
+	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, WriteLimit)
 }
 
 // put makes a write. Where it is late, what comes of it is entered when it returns.

@@ -38,7 +38,7 @@ type Protector struct {
 	now     func() time.Time
 
 	writing  chan bool     // is full while somebody writes files of protection; taken before mu
-	patience time.Duration // writeLimit
+	patience time.Duration // WriteLimit
 
 	mu         sync.Mutex // held for no wait and no system call on a cgroup: see outside
 	rows       map[string]*row
@@ -77,7 +77,7 @@ func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[*row]bool), wake: make(chan struct{}, 1), writing: make(chan bool, 1), patience: writeLimit,
+		rows:      make(map[string]*row), delayed: make(map[*row]bool), wake: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
 		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}

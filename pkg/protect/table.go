@@ -227,17 +227,9 @@ func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 }
 
 // unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
-// gone. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it claims is missing to
-// the others of its pod, and its unit claims it again when systemd reloads.
+// gone, which the next pass finds. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it
+// claims is missing to the others of its pod, and its unit claims it again when systemd reloads.
 func (p *Protector) unset(r *row) {
-	ended := r.level == cgroup.LevelContainer && p.ended(r.cgroup)
-	switch {
-	case p.rows[r.cgroup] != r: // dropped meanwhile
-		return
-	case ended:
-		p.drop(r)
-		return
-	}
 	r.on(unnamed)
 	p.set(r, wishes{})
 	r.compare(false)
