@@ -22,7 +22,7 @@ const (
 func TestAllocationsHold(t *testing.T) {
 	k := criOf(t)
 	restoreHugepages(t, 0)
-	runs := 3
+	runs := 1
 	if k.Plan.Full {
 		runs = 30
 	}
