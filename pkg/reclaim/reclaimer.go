@@ -88,6 +88,7 @@ type Reclaimer struct {
 	Options
 	containers map[string]*watched // of which something was taken, or that are left alone, by ID
 	swap       atomic.Bool         // the node has some
+	again      allowance
 
 	mu     sync.Mutex
 	calls  int // under way
@@ -179,7 +180,7 @@ func (r *Reclaimer) publish(report Report) {
 func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, missing uint64) {
 	end := time.Now().Add(round)
 	for _, class := range classes {
-		candidates := r.candidates(view, class)
+		candidates := r.candidates(view, class, signal.evicts())
 		for c := most(candidates); c != nil; c = most(candidates) {
 			if missing == 0 || ctx.Err() != nil || time.Now().After(end) {
 				return
@@ -193,7 +194,7 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 }
 
 // candidates are the running containers of a class that may be asked.
-func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all []*candidate) {
+func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass, evicts bool) (all []*candidate) {
 	now := time.Now()
 	pods := map[*ledger.PodView]*podSpare{}
 	for pod, v := range view.Containers() {
@@ -215,7 +216,7 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all
 		if pods[pod] == nil {
 			pods[pod] = r.podSpare(pod)
 		}
-		if !r.busy(w) && w.brake.allows(usage.Refaulted, now) {
+		if !r.busy(w) && w.brake.allows(usage.Refaulted, now, evicts) {
 			all = append(all, &candidate{w, usage, spare, pods[pod]})
 		}
 	}
@@ -246,7 +247,12 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, 
 		c.pod.left -= spare
 		return spare, false
 	}
-	asked := min(batch, spare)
+	asked, yields := min(batch, spare), c.brake.yields(time.Now())
+	if yields {
+		if asked = min(asked, r.again.left(time.Now())); asked < smallest {
+			return 0, false
+		}
+	}
 	if !r.call(c.watched, asked) {
 		c.brake.rest(time.Now())
 		return 0, false
@@ -258,6 +264,9 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, 
 	taken := after.taken(c.usage)
 	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
 	r.took(c.watched, taken, signal)
+	if yields {
+		r.again.spend(taken)
+	}
 	c.pod.left -= min(c.pod.left, max(taken, more))
 	if !c.brake.gave(asked, taken, more, time.Now()) {
 		return more, false

@@ -218,6 +218,21 @@ func TestAHotSetIsLeftAlone(t *testing.T) {
 	})
 }
 
+// TestAHotSetIsAskedBeforeItsPodIsEvicted has a hot set that leaves less than the kubelet's threshold: it is reclaimed again and again, at a
+// bounded rate.
+func TestAHotSetIsAskedBeforeItsPodIsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hot := bestEffort("hot", 3200)
+		hot.hot = 3200
+		n := &node{threshold: 1000, config: enabled(), containers: []*container{hot}}
+		n.run(t, time.Minute)
+		most := uint64(mostAgain / mib * 60)
+		if taken := n.reclaimer.Totals().Bytes[memoryqos.BestEffort] / mib; taken < most/2 || taken > most*5/4 {
+			t.Errorf("%d MiB were taken in a minute, want about %d", taken, most)
+		}
+	})
+}
+
 // TestACallThatGivesNothing is not repeated at once, whatever the reason.
 func TestACallThatGivesNothing(t *testing.T) {
 	for name, answer := range map[string]func() error{

@@ -50,6 +50,9 @@ func (s Signal) Begin() uint64 {
 // short reports whether the kubelet may evict pods now.
 func (s Signal) short() bool { return s.Available < s.Threshold }
 
+// evicts reports whether the kubelet evicts pods, or is about to.
+func (s Signal) evicts() bool { return s.Available < s.Threshold+(s.Begin()-s.Threshold)/4 }
+
 // left are the bytes above Begin; negative where some are missing.
 func (s Signal) left() int64 { return int64(s.Available) - int64(s.Begin()) }
 
@@ -134,28 +137,32 @@ const (
 	mostDoublings = 7
 	// gain divides what was asked for: a call that gives less gives nothing.
 	gain = 8
+	// mostAgain, in bytes a second, is what may be taken of containers that read it again, of the whole node: it costs as much reading.
+	mostAgain = 512 << 20
 )
 
 // brake says when a container is left alone: one that reads again at least half of what it lost needs it, and one that gives nothing
-// need not be asked.
+// need not be asked. Where pods would be evicted, the first one is asked all the same: an evicted pod loses all of its page cache.
 type brake struct {
 	began time.Time
 	from  uint64 // refaulted bytes then
 	taken uint64 // bytes since
 	until time.Time
-	rests int // in a row
+	again bool // it rests because the container reads again what it loses
+	rests int  // in a row
 }
 
 // allows reports whether a container may be asked, after this reading.
-func (b *brake) allows(refaulted uint64, now time.Time) bool {
+func (b *brake) allows(refaulted uint64, now time.Time, evicts bool) bool {
 	switch {
 	case now.Before(b.until):
-		return false
+		return evicts && b.again
 	case b.began.IsZero():
 		b.began, b.from, b.taken = now, refaulted, 0
 	case b.taken >= enough && 2*(refaulted-min(refaulted, b.from)) >= b.taken:
 		b.rest(now)
-		return false
+		b.again = true
+		return evicts
 	case now.Sub(b.began) >= watch:
 		b.began, b.from, b.taken, b.rests = now, refaulted, 0, 0
 	}
@@ -174,6 +181,23 @@ func (b *brake) gave(asked, taken, more uint64, now time.Time) (worth bool) {
 
 // rest has the container left alone for a while. What it reads again meanwhile does not count.
 func (b *brake) rest(now time.Time) {
-	b.until, b.began = now.Add(firstRest<<min(b.rests, mostDoublings)), time.Time{}
+	b.until, b.began, b.again = now.Add(firstRest<<min(b.rests, mostDoublings)), time.Time{}, false
 	b.rests++
 }
+
+// yields reports whether a container is asked although it rests.
+func (b *brake) yields(now time.Time) bool { return now.Before(b.until) }
+
+// allowance is what is left of mostAgain.
+type allowance struct {
+	bytes uint64
+	at    time.Time
+}
+
+func (a *allowance) left(now time.Time) uint64 {
+	a.bytes = min(mostAgain, a.bytes+uint64(min(now.Sub(a.at).Seconds(), 1)*mostAgain))
+	a.at = now
+	return a.bytes
+}
+
+func (a *allowance) spend(bytes uint64) { a.bytes -= min(a.bytes, bytes) }

@@ -79,23 +79,28 @@ func TestBrake(t *testing.T) {
 		refaulted uint64
 		taken     uint64 // by a call for 32Mi, if the container may be asked
 		want      bool
+		evicts    bool // the kubelet would
 	}
 	for _, c := range []struct {
 		name     string
 		readings []reading
 	}{
-		{"nothing comes back", []reading{{0, 5 * gib, 80 * mib, true}, {time.Second, 5 * gib, 80 * mib, true}, {time.Minute, 5 * gib, 80 * mib, true}}},
-		{"a little comes back", []reading{{0, 0, 80 * mib, true}, {time.Second, 39 * mib, 80 * mib, true}, {2 * time.Second, 79 * mib, 0, true}}},
-		{"too little to tell", []reading{{0, 0, 60 * mib, true}, {time.Second, 60 * mib, 0, true}}},
+		{"nothing comes back", []reading{{0, 5 * gib, 80 * mib, true, false}, {time.Second, 5 * gib, 80 * mib, true, false}, {time.Minute, 5 * gib, 80 * mib, true, false}}},
+		{"a little comes back", []reading{{0, 0, 80 * mib, true, false}, {time.Second, 39 * mib, 80 * mib, true, false}, {2 * time.Second, 79 * mib, 0, true, false}}},
+		{"too little to tell", []reading{{0, 0, 60 * mib, true, false}, {time.Second, 60 * mib, 0, true, false}}},
 		{"half comes back: it rests, longer each time", []reading{
-			{0, 0, 80 * mib, true}, {time.Second, 40 * mib, 0, false}, {2 * time.Second, 40 * mib, 0, false},
-			{3 * time.Second, 40 * mib, 80 * mib, true}, {4 * time.Second, 80 * mib, 0, false}, {7 * time.Second, 80 * mib, 0, false},
-			{8 * time.Second, 80 * mib, 80 * mib, true}}},
+			{0, 0, 80 * mib, true, false}, {time.Second, 40 * mib, 0, false, false}, {2 * time.Second, 40 * mib, 0, false, false},
+			{3 * time.Second, 40 * mib, 80 * mib, true, false}, {4 * time.Second, 80 * mib, 0, false, false}, {7 * time.Second, 80 * mib, 0, false, false},
+			{8 * time.Second, 80 * mib, 80 * mib, true, false}}},
 		{"what comes back during a rest does not count", []reading{
-			{0, 0, 80 * mib, true}, {time.Second, 40 * mib, 0, false}, {3 * time.Second, 90 * mib, 80 * mib, true}, {4 * time.Second, 129 * mib, 0, true}}},
+			{0, 0, 80 * mib, true, false}, {time.Second, 40 * mib, 0, false, false}, {3 * time.Second, 90 * mib, 80 * mib, true, false}, {4 * time.Second, 129 * mib, 0, true, false}}},
 		{"what comes back late is another window's", []reading{
-			{0, 0, 80 * mib, true}, {30 * time.Second, 0, 80 * mib, true}, {31 * time.Second, 39 * mib, 0, true}}},
-		{"a call that gives nothing", []reading{{0, 0, 3 * mib, true}, {time.Second, 0, 0, false}, {2 * time.Second, 0, 0, true}}},
+			{0, 0, 80 * mib, true, false}, {30 * time.Second, 0, 80 * mib, true, false}, {31 * time.Second, 39 * mib, 0, true, false}}},
+		{"a call that gives nothing", []reading{{0, 0, 3 * mib, true, false}, {time.Second, 0, 0, false, false}, {2 * time.Second, 0, 0, true, false}}},
+		{"half comes back: it is asked while pods would be evicted", []reading{
+			{0, 0, 80 * mib, true, true}, {time.Second, 40 * mib, 80 * mib, true, true}, {1500 * time.Millisecond, 120 * mib, 80 * mib, true, true},
+			{2 * time.Second, 200 * mib, 0, false, false}, {3 * time.Second, 200 * mib, 0, true, false}}},
+		{"a call that gives nothing, while pods would be evicted", []reading{{0, 0, 3 * mib, true, true}, {time.Second, 0, 0, false, true}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b brake
@@ -103,7 +108,7 @@ func TestBrake(t *testing.T) {
 			var got, want []bool
 			for _, r := range c.readings {
 				now := begin.Add(r.at)
-				allowed := b.allows(r.refaulted, now)
+				allowed := b.allows(r.refaulted, now, r.evicts)
 				if got, want = append(got, allowed), append(want, r.want); allowed && r.taken > 0 {
 					b.gave(batch, r.taken, r.taken, now)
 				}
