@@ -135,7 +135,8 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 // there before, as after Rollback, and all else is left alone. Settle and FinishAll write it; until it is written it stays in the journal,
 // and with that for the next Abandon.
 func (p *Protector) Abandon() {
-	if p.journal == nil {
+	if p.journal == nil { // what was there before is not known
+		_ = p.DesireAll(nil) // has no target that could be wrong
 		return
 	}
 	entries := slices.DeleteFunc(p.journal.Entries(), func(e Entry) bool { return p.tree.Ended(e.Cgroup) })
