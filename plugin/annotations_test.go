@@ -83,8 +83,8 @@ func TestIgnoredAnnotationsAreNamedOnce(t *testing.T) {
 	must(t, h.resize(web, gi))
 
 	problems := []string{
-		key + `]: Unsupported value: "near": supported values: "none", "preferred", "required", "spread"`,
-		key + `/container.app]: Unsupported value: "far": supported values: "none", "preferred", "required", "spread"`,
+		key + `]: Unsupported value: "near": supported values: "none", "preferred", "required"`,
+		key + `/container.app]: Unsupported value: "far": supported values: "none", "preferred", "required"`,
 		key + `/container.sidcar]: Not found: "sidcar": the pod has no such container, did you mean "sidecar"?`,
 	}
 	text := "IGNORED ANNOTATIONS\n"

@@ -161,15 +161,6 @@ var limits = map[string]func(t *testing.T, size int) string{
 		}
 		return outcome(isIgnored, readClaims(`{"containers":{`+strings.Join(names, ",")+`}}`) == nil)
 	},
-	"a node's part of a pod with the annotation numa: spread: one of so many of what the node has": func(t *testing.T, size int) string {
-		const allocatable = 15*gi + gi/2
-		l := ledgerOf(t, "topologyManagerPolicy: restricted")
-		pod, bytes := podNamed("p"), 2*int64(allocatable)/int64(size)
-		pod.Annotations = map[string]string{"numa.memory-manager.noderesource.dev": "spread"}
-		l.Step(time.Unix(1, 0), ledger.CreateContainer{Pod: pod, Container: ledger.Container{ID: "id", Name: "app", Resources: ledger.Resources{MemoryLimit: &bytes}}})
-		c := l.View().Pods[0].Containers[0]
-		return outcome(isIgnored, c.Nodes.Len() == 2 && !strings.Contains(c.Pinning, "not spread"))
-	},
 	"bytes of a pod's name, namespace, UID or id": func(t *testing.T, size int) string {
 		l, long := ledgerOf(t, ""), strings.Repeat("a", size)
 		var within []bool

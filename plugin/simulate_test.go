@@ -273,7 +273,7 @@ func TestSimulateShowsIgnoredAnnotations(t *testing.T) {
 	t.Parallel()
 	manifest := strings.Replace(pod("{}"), "name: web", "name: web, annotations: {numa.memory-manager.nri.io: always}", 1)
 	_, out, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-")
-	const want = `metadata.annotations[numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required", "spread"`
+	const want = `metadata.annotations[numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`
 	if !strings.Contains(out, "IGNORED ANNOTATIONS\ndefault/web: "+want+"\n") {
 		t.Errorf("the annotation is not in\n%s", out)
 	}

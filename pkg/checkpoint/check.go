@@ -158,10 +158,6 @@ func (c *checker) checkParts() {
 func (c *checker) checkBlocks(owned ownedBlocks) {
 	where := owned.owner
 	for _, block := range owned.blocks {
-		if parts := sumOf(block.PerNode); block.Even && parts != block.Size {
-			s := quantity.Apart(block.Size, parts)
-			c.add(where, doRebuild, "%s: its size is %s, but its even parts are %s", block.Type, s[0], s[1])
-		}
 		for id := range block.Nodes.All() {
 			switch node := nodeOf(c.state.Nodes, id); {
 			case node == nil:
@@ -173,13 +169,6 @@ func (c *checker) checkBlocks(owned ownedBlocks) {
 			}
 		}
 	}
-}
-
-func sumOf(amounts []memorymanager.NodeAmount) (sum uint64) {
-	for _, amount := range amounts {
-		sum += amount.Bytes
-	}
-	return sum
 }
 
 // nodeOf returns the node with an id; nil where there is none.

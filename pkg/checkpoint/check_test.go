@@ -56,11 +56,7 @@ func TestCheck(t *testing.T) {
 		"size":           {func(s *memorymanager.State) { s.Entries[1].Blocks[0].Size = 61 }, []string{"nodes 0-1: memory: reserved is 150, but the containers' blocks are 151"}},
 		"amounts":        {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode[0].Bytes = 21 }, []string{"node 0: memory: reserved is 100, but the blocks' amounts on it are 101"}},
 		"amount outside": {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode[1].Node = 5 }, []string{"pod b container c: memory has 40 on node 5, outside of its nodes [0-1]", "node 1: memory: reserved is 50, but the blocks' amounts on it are 10"}},
-		"even":           {func(s *memorymanager.State) { s.Entries[1].Blocks[0].Even = true }, nil},
-		"even parts": {func(s *memorymanager.State) {
-			s.Entries[1].Blocks[0].Even, s.Entries[1].Blocks[0].PerNode[0].Bytes = true, 21
-		}, []string{"pod b container c: memory: its size is 60, but its even parts are 61"}},
-		"some amounts": {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode = nil }, nil},
+		"some amounts":   {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode = nil }, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

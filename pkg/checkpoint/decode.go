@@ -34,10 +34,9 @@ type extras struct {
 	PerNodeChecksum uint32                          `json:"perNodeChecksum"`
 }
 
-// amounts are where the bytes of a block are, and whether these are even parts.
+// amounts are where the bytes of a block are.
 type amounts struct {
 	PerNode map[int]uint64 `json:"perNode"`
-	Even    bool           `json:"even"`
 }
 
 type podEntry struct {
@@ -224,7 +223,7 @@ func convertBlocks(where string, blocks []state.Block, with []amounts) (converte
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
 		if i < len(with) {
-			one.PerNode, one.Even = perNode(with[i].PerNode), with[i].Even
+			one.PerNode = perNode(with[i].PerNode)
 		}
 		converted = append(converted, one)
 	}

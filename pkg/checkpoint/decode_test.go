@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -159,4 +161,33 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s\n%s", text, twice)
 		}
 	})
+}
+
+// Before numa: spread was removed, a container had fixed parts on its nodes: it keeps its nodes and its memory, and the parts go with it.
+func TestEvenPartsOfAnEarlierVersionAreRead(t *testing.T) {
+	const node = `{"numberOfAssignments":1,"memoryMap":{"memory":{"total":17179869184,"systemReserved":0,"allocatable":17179869184,"reserved":2147483648,"free":15032385536}},"cells":[0,1]}`
+	file, err := Decode([]byte(`{"policyName":"Static","machineState":{"0":` + node + `,"1":` + node + `},"entries":{"p":{"c":[{"numaAffinity":[0,1],"type":"memory","size":4294967296,` +
+		`"perNode":{"0":2147483648,"1":2147483648},"even":true}]}},"checksum":3633226327,"perNodeChecksum":1652897830}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := memorymanager.New([]memorymanager.NodeCapacity{{ID: 0, Total: 16 << 30}, {ID: 1, Total: 16 << 30}}, memorymanager.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := m.Restore(file.State, 0)
+	if err != nil || len(report.Problems) > 0 {
+		t.Fatalf("%v, %v", report.Problems, err)
+	}
+	for _, n := range m.Nodes() {
+		if n.Cells.Len() != 2 || n.Memory[0].Reserved != 2<<30 {
+			t.Errorf("node %d is %+v", n.ID, n)
+		}
+	}
+	m.Release("p", "c")
+	for _, n := range m.Nodes() {
+		if n.Grouped() || n.Memory[0].Free != 16<<30 {
+			t.Errorf("after its end node %d is %+v", n.ID, n)
+		}
+	}
 }

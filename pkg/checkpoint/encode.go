@@ -13,9 +13,8 @@ import (
 // or V3 when pods have allocations of their own.
 //
 // How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
-// are left out. They are written where the nodes do not show it: for an even block, and for all blocks where containers are
-// allocated beyond what a node has, in a key of each block, "perNode", and a key "perNodeChecksum" at the end. An even block has
-// the key "even", too. The kubelet skips all of these.
+// are left out. They are written where the nodes do not show it, because containers are allocated beyond what a node has: in a key of
+// each block, "perNode", and a key "perNodeChecksum" at the end. The kubelet skips both.
 func Encode(policy string, s memorymanager.State) []byte { return encode("", policy, s) }
 
 // encode writes a layout, or the oldest that holds the state.
@@ -51,19 +50,17 @@ type podText struct {
 	entries piece  // of its containers: "POD":{"CONTAINER":[...]}, and POD:map[CONTAINER:[...]] under the checksum
 	own     piece  // of a pod with pod-level resources: "POD":{"memoryBlocks":[...]}, and POD:{MemoryBlocks:...}
 	amounts uint32 // checksum of all per-node amounts that it has
-	even    uint32 // of those of even blocks
 	span    *span  // of entries.text
 }
 
 // sums are what pods add up to, kept up to date because a decision changes one pod of a thousand.
 type sums struct {
-	own           int    // pods with a part of their own
-	amounts, even uint32 // checksums of per-node amounts
+	own     int    // pods with a part of their own
+	amounts uint32 // checksum of per-node amounts
 }
 
 func (s *sums) add(p *podText) {
 	s.amounts += p.amounts
-	s.even += p.even
 	if len(p.own.json) > 0 {
 		s.own++
 	}
@@ -71,7 +68,6 @@ func (s *sums) add(p *podText) {
 
 func (s *sums) remove(p *podText) {
 	s.amounts -= p.amounts
-	s.even -= p.even
 	if len(p.own.json) > 0 {
 		s.own--
 	}
@@ -210,10 +206,15 @@ func (e *encoder) appendTo(b []byte) []byte {
 	amounts := e.amounts && format != V3 // V3 has them in its data
 	b = e.appendContent(b, format == V2, amounts)
 	b = appendField(b, `,"checksum":`, uint64(e.checksum(format == V2)))
-	b = e.appendAmountsSum(b, amounts)
+	if amounts {
+		b = e.appendAmountsSum(b)
+	}
 	if format == V3 {
 		data := e.appendContent(nil, true, e.amounts)
-		data = append(e.appendAmountsSum(data, e.amounts), '}')
+		if e.amounts {
+			data = e.appendAmountsSum(data)
+		}
+		data = append(data, '}')
 		b = appendString(append(b, `,"data":`...), string(data))
 		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
 	}
@@ -299,17 +300,9 @@ func (e *encoder) checksum(podEntries bool) uint32 {
 	return fnv1a(hash, "]"+textEnd)
 }
 
-// appendAmountsSum appends the checksum of the per-node amounts, of all blocks or of the even ones, where there are any. A pod's own
-// blocks are never even.
-func (e *encoder) appendAmountsSum(b []byte, all bool) []byte {
-	sum := e.sums.even
-	if all {
-		sum = e.sums.amounts
-	}
-	if all || sum != 0 {
-		b = appendField(b, `,"perNodeChecksum":`, uint64(sum))
-	}
-	return b
+// appendAmountsSum appends the checksum of the per-node amounts.
+func (e *encoder) appendAmountsSum(b []byte) []byte {
+	return appendField(b, `,"perNodeChecksum":`, uint64(e.sums.amounts))
 }
 
 func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
@@ -325,7 +318,6 @@ func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
 		p.own.json = appendPodEntryJSON(p.own.json, pod.Pod, pod.Blocks, false)
 		p.own.text = appendPodEntryText(p.own.text, pod.Pod, pod.Blocks)
 	}
-	p.even = evenSum(pod)
 	p.amounts = 0
 	if !amounts {
 		return
@@ -337,18 +329,6 @@ func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
 	if pod.Blocks != nil {
 		p.own.jsonAmounts = appendPodEntryJSON(p.own.jsonAmounts, pod.Pod, pod.Blocks, true)
 	}
-}
-
-// evenSum is the checksum of the per-node amounts of a pod's even blocks; 0 without any.
-func evenSum(pod memorymanager.PodAllocations) uint32 {
-	alone := memorymanager.PodAllocations{Pod: pod.Pod}
-	for _, entry := range pod.Entries {
-		if slices.ContainsFunc(entry.Blocks, func(b memorymanager.Block) bool { return b.Even }) {
-			entry.Blocks = slices.DeleteFunc(slices.Clone(entry.Blocks), func(b memorymanager.Block) bool { return !b.Even })
-			alone.Entries = append(alone.Entries, entry)
-		}
-	}
-	return amountsSum(alone)
 }
 
 func hasAmounts(pod memorymanager.PodAllocations) bool {
@@ -363,7 +343,7 @@ func (p *podText) equal(other *podText) bool {
 }
 
 func (p *podText) clone() *podText {
-	c := &podText{pod: p.pod, entries: p.entries.clone(), own: p.own.clone(), amounts: p.amounts, even: p.even}
+	c := &podText{pod: p.pod, entries: p.entries.clone(), own: p.own.clone(), amounts: p.amounts}
 	c.span = newSpan(c.entries.text)
 	return c
 }

@@ -67,7 +67,7 @@ func appendBlocksJSON(b []byte, blocks []memorymanager.Block, amounts bool) []by
 		b = append(b, `],"type":`...)
 		b = appendString(b, string(block.Type))
 		b = appendField(b, `,"size":`, block.Size)
-		if (amounts || block.Even) && block.PerNode != nil {
+		if amounts && block.PerNode != nil {
 			b = append(b, `,"perNode":{`...)
 			for j, amount := range block.PerNode {
 				if j > 0 {
@@ -78,9 +78,6 @@ func appendBlocksJSON(b []byte, blocks []memorymanager.Block, amounts bool) []by
 				b = appendField(b, `":`, amount.Bytes)
 			}
 			b = append(b, '}')
-		}
-		if block.Even {
-			b = append(b, `,"even":true`...)
 		}
 		b = append(b, '}')
 	}

@@ -101,7 +101,7 @@ func withoutAmounts(s memorymanager.State) memorymanager.State {
 func blocksAlone(blocks []memorymanager.Block) []memorymanager.Block {
 	blocks = slices.Clone(blocks)
 	for i := range blocks {
-		blocks[i].PerNode, blocks[i].Even = nil, false
+		blocks[i].PerNode = nil
 	}
 	return blocks
 }

@@ -48,7 +48,7 @@ type AllocationListing struct {
 	Blocks    []BlockListing `json:"blocks"`
 }
 
-// BlockListing is a container's memory of one type. PerNode is there only when the nodes do not show it, and for even parts.
+// BlockListing is a container's memory of one type. PerNode is there only when the nodes do not show it.
 type BlockListing struct {
 	Type    string         `json:"type"`
 	Size    uint64         `json:"size"`

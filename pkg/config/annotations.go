@@ -30,9 +30,10 @@ const (
 	NUMAPreferred NUMAPreference = "preferred"
 	// NUMARequired: pin or reject.
 	NUMARequired NUMAPreference = "required"
-	// NUMASpread: pin with an even part on each of several NUMA nodes. A Burstable pod, which is not pinned, interleaves its pages.
-	NUMASpread NUMAPreference = "spread"
 )
+
+// noSpread is what replaces numa: spread.
+const noSpread = "was removed: memory-policy: interleave spreads the pages of a container that may use several NUMA nodes"
 
 // Wishes are what a pod asks for one container by annotation. The zero value asks for nothing.
 type Wishes struct {
@@ -104,8 +105,11 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		w.QoS.Reservation = memoryqos.Reservation(value)
 		return supported(at, w.QoS.Reservation, memoryqos.ReserveNone, memoryqos.ReserveLow, memoryqos.ReserveMin)
 	case AnnotationNUMA:
+		if value == "spread" {
+			return field.Invalid(at, value, noSpread)
+		}
 		w.NUMA = NUMAPreference(value)
-		return supported(at, w.NUMA, NUMANone, NUMAPreferred, NUMARequired, NUMASpread)
+		return supported(at, w.NUMA, NUMANone, NUMAPreferred, NUMARequired)
 	case AnnotationStallGuard:
 		w.StallGuardOff = true
 		return supported(at, value, "off")

@@ -39,7 +39,6 @@ func TestAnnotations(t *testing.T) {
 		"memory-high":         {map[string]string{"memory-high" + ours: "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for the pod":     {map[string]string{"memory-high" + ours: "off", "memory-high" + ours + "/container.app": "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for a container": {map[string]string{"memory-high" + ours + "/container.app": "off", "memory-high" + ours + "/pod": "512Mi"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
-		"spread":              {map[string]string{"numa" + ours: "none", "numa" + ours + "/container.app": "spread"}, Wishes{NUMA: NUMASpread}},
 		"the others": {map[string]string{"reservation" + ours: "low", "numa" + ours: "required", "stall-guard" + ours: "off", "memory-policy" + ours: "prefer-available"},
 			Wishes{QoS: memoryqos.Overrides{Reservation: memoryqos.ReserveLow}, NUMA: NUMARequired, StallGuardOff: true, MemoryPolicy: PolicyPreferAvailable}},
 	}
@@ -69,6 +68,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"high huge":            {"memory-high" + ours, "1e999999999", at + "memory-high" + ours + `]: Invalid value: "1e999999999": must be "off" or a quantity: "1e999999999" has an exponent beyond 30`},
 		"reservation":          {"reservation" + ours + "/pod", "max", at + "reservation" + ours + `/pod]: Unsupported value: "max": supported values: "none", "low", "min"`},
 		"numa":                 {"numa.memory-manager.nri.io", "always", at + `numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`},
+		"spread":               {"numa" + ours, "spread", at + "numa" + ours + `]: Invalid value: "spread": ` + noSpread},
 		"oom-group":            {"oom-group" + ours, "pod", at + "oom-group" + ours + `]: Unsupported value: "pod": supported values: "container", "process"`},
 		"policy":               {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-available", "interleave", "weighted-interleave"`},
 		"guard":                {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},

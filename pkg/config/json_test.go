@@ -95,7 +95,7 @@ func TestPodAnnotationsAreReadBackFromJSON(t *testing.T) {
 	for name, annotations := range map[string]map[string]string{
 		"none":     nil,
 		"others'":  {"example.com/token": "SECRET"},
-		"ranks":    {"numa" + ours: "none", "numa" + ours + "/pod": "required", "numa.memory-manager.nri.io": "spread"},
+		"ranks":    {"numa" + ours: "none", "numa" + ours + "/pod": "required", "numa.memory-manager.nri.io": "preferred"},
 		"wrong":    {"numma" + ours: "none", "numa" + ours + "/pot": "none", "memory-high" + ours + "/container.a": "1e99"},
 		"long":     {"memory-high" + ours: strings.Repeat("ä", longestValue)},
 		"many":     many,

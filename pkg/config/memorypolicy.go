@@ -17,6 +17,11 @@ const (
 	PolicyWeightedInterleave MemoryPolicy = "WeightedInterleave"
 )
 
+// Interleaves reports whether a policy spreads pages.
+func (p MemoryPolicy) Interleaves() bool {
+	return p == PolicyInterleave || p == PolicyWeightedInterleave
+}
+
 // annotatedPolicies are the values of the annotation memory-policy.
 var annotatedPolicies = map[string]MemoryPolicy{
 	"none": PolicyNone, "prefer-available": PolicyPreferAvailable, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,

@@ -23,7 +23,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	strategy, weights := c.strategy()
 	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer,
 		FallBack: c.OnConflict != FollowKubelet, FollowCPUs: c.OnConflict != FollowKubelet, AlignTo: topologymanager.AlignTo(c.OnConflict),
-		Strategy: strategy, Weights: weights, PageSize: uint64(m.PageSize)}
+		Strategy: strategy, Weights: weights}
 
 	r.leaveOut(m)
 	r.Manager.Nearest = r.nearest(m)

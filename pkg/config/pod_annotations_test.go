@@ -91,7 +91,7 @@ func TestProblemsOfAllAnnotationsOfAPod(t *testing.T) {
 	const at, numa = "metadata.annotations[numa" + ours, "numa" + ours
 	pods := []string{"app", "sidecar"}
 	wrong := func(scope, value string) string {
-		return at + scope + `]: Unsupported value: "` + value + `": supported values: "none", "preferred", "required", "spread"`
+		return at + scope + `]: Unsupported value: "` + value + `": supported values: "none", "preferred", "required"`
 	}
 	astray := func(name, hint string) string {
 		return at + "/container." + name + `]: Not found: "` + name + `": the pod has no such container` + hint

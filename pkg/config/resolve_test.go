@@ -61,7 +61,7 @@ func TestTaskPageReservations(t *testing.T) {
 			{ID: 0, Total: 134987354112, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 3 << 30}}, Distances: []int{10, 21}},
 			{ID: 1, Total: 135286722560, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 2148 << 20}}, Distances: []int{21, 10}},
 		},
-		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true, FallBack: true, Strategy: topologymanager.NoStrategy, AlignTo: topologymanager.AlignToCPUs, PageSize: 4096},
+		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true, FallBack: true, Strategy: topologymanager.NoStrategy, AlignTo: topologymanager.AlignToCPUs},
 		OnUnsatisfiable: Unpinned,
 		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
 			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},

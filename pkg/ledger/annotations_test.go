@@ -25,8 +25,8 @@ func specOf(pod Pod, containers ...string) pods.Answer {
 func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 	const (
 		key     = "metadata.annotations[numa.memory-manager.noderesource.dev"
-		wrong   = key + `]: Unsupported value: "near": supported values: "none", "preferred", "required", "spread"`
-		wrongC  = key + `/container.main]: Unsupported value: "far": supported values: "none", "preferred", "required", "spread"`
+		wrong   = key + `]: Unsupported value: "near": supported values: "none", "preferred", "required"`
+		wrongC  = key + `/container.main]: Unsupported value: "far": supported values: "none", "preferred", "required"`
 		astray  = key + `/container.mian]: Not found: "mian": the pod has no such container, did you mean "main"?`
 		debug   = key + `/container.debug]: Not found: "debug": the pod has no such container`
 		barred  = key + `]: Forbidden: the administrator does not allow numa in this namespace`

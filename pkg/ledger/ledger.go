@@ -119,9 +119,7 @@ func managerFor(resolved config.Resolved, aside []claims.Claimable) (*memorymana
 	if !resolved.Static {
 		return nil, nil
 	}
-	options := resolved.Manager
-	options.EvenShare = memorymanager.LeastEvenShare
-	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, aside), options)
+	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, aside), resolved.Manager)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}

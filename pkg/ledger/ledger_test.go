@@ -144,14 +144,6 @@ func (l *Ledger) asOfNow(event Event) Event {
 	return event
 }
 
-// file is what the files of a container should hold, as the driver has it; zero where nothing of ours is in them.
-func (c *container) file() cgroup.Target {
-	if r := c.pod.derived.run(c.ID, 0); r.ours {
-		return r.target(c.pod.derived.driver)
-	}
-	return cgroup.Target{}
-}
-
 // checkDerived derives all pods again: what the last Steps have left alone must not have changed.
 func checkDerived(t *testing.T, l *Ledger, event Event) {
 	t.Helper()

@@ -58,31 +58,26 @@ func (l *Ledger) HeedsAvailable(pod Pod, c Container) bool {
 const (
 	// numaPreferred stands for the annotation numa: preferred of a Burstable pod.
 	numaPreferred config.MemoryPolicy = "numa preferred"
-	// numaSpread stands for the annotation numa: spread. It is set for a container with nodes of its own, too.
-	numaSpread config.MemoryPolicy = "numa spread"
 	// nearDevices prefers the NUMA nodes of the container's devices.
 	nearDevices config.MemoryPolicy = "device"
 )
 
-// memoryPolicies are those with which a container may start, the first one that can be set counts. One with nodes of its own is
-// interleaved where it is spread. A Burstable pod that prefers a node prefers that of its devices.
+// memoryPolicies are those with which a container may start, the first one that can be set counts. One with several nodes of its own is
+// interleaved over them where its annotation says so. A Burstable pod that prefers a node prefers that of its devices.
 func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 	class := c.pod.class()
 	prefers := c.wishes().NUMA == config.NUMAPreferred && class == memoryqos.Burstable
 	near := class != memoryqos.Guaranteed && c.wishes().NUMA != config.NUMANone && !nodesOfDevices(c).Empty() &&
 		(prefers || l.state.Resolved.Config.OnConflict != config.FollowKubelet)
 	last := l.state.Resolved.Config.UnpinnedMemoryPolicy
-	spread := c.wishes().NUMA == config.NUMASpread && class != memoryqos.BestEffort
 	switch {
 	case !c.Nodes.Empty():
-		if spread && l.isSpread(c) && c.wishes().MemoryPolicy != config.PolicyNone {
-			return []config.MemoryPolicy{numaSpread}
+		if wish := c.wishes().MemoryPolicy; wish.Interleaves() && c.Nodes.Len() > 1 && !c.ByKubelet && len(c.PendingResize) == 0 {
+			return []config.MemoryPolicy{wish}
 		}
 		return nil
 	case c.wishes().MemoryPolicy != "":
 		return []config.MemoryPolicy{c.wishes().MemoryPolicy}
-	case spread:
-		return []config.MemoryPolicy{numaSpread}
 	case prefers:
 		last = numaPreferred
 	}
@@ -90,11 +85,6 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 		return []config.MemoryPolicy{nearDevices, last}
 	}
 	return []config.MemoryPolicy{last}
-}
-
-// isSpread reports whether a container has an even allocation on several nodes.
-func (l *Ledger) isSpread(c *container) bool {
-	return !c.ByKubelet && len(c.PendingResize) == 0 && even(l.blocks(c))
 }
 
 // memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is
@@ -125,7 +115,7 @@ func (c *container) policyFrom(policy config.MemoryPolicy) string {
 			}
 		}
 		return "device " + strings.Join(near, ", ")
-	case policy == numaPreferred, policy == numaSpread:
+	case policy == numaPreferred:
 		return "annotation numa"
 	case c.wishes().MemoryPolicy != "":
 		return "annotation memory-policy"

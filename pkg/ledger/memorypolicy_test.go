@@ -30,7 +30,8 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		return []deficit.Node{{ID: 0, Unused: unused, Free: free0}, {ID: 1, Free: free1}}
 	}
 	lacking, slack, none := free(4*gi, 2*gi, 12*gi), free(gi, 6*gi, 12*gi), free(4*gi, 2*gi, 0)
-	preferred, spread, anywhere := []string{"numa", "preferred"}, []string{"numa", "spread"}, []string{"numa", "none"}
+	preferred, anywhere := []string{"numa", "preferred"}, []string{"numa", "none"}
+	interleaved := []string{"memory-policy", "interleave"}
 	device := func(nodes ...int) []topologymanager.Device {
 		return []topologymanager.Device{
 			topologymanager.NewDevice("vendor.com/gpu", "gpu-1", "kubelet", nodeset.Of(nodes...)),
@@ -112,8 +113,6 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"memory-policy that is not allowed": {yaml: "annotationRules: [{namespaces: ['*'], allowedAnnotations: [numa]}]", annotations: []string{"memory-policy", "interleave"}},
 		"memory-policy before numa preferred": {annotations: []string{"memory-policy", "interleave", "numa", "preferred"}, nodes: lacking,
 			want: "MPOL_INTERLEAVE 1" + byPolicy},
-		"memory-policy before numa spread": {annotations: []string{"memory-policy", "prefer-available", "numa", "spread"}, nodes: lacking,
-			want: near1 + byPolicy},
 		"memory-policy before a device": {annotations: []string{"memory-policy", "interleave"}, devices: device(1),
 			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
 		"memory-policy none before a device": {annotations: []string{"memory-policy", "none"}, devices: device(1)},
@@ -138,29 +137,23 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"numa preferred, a runtime without policies": {annotations: preferred, old: true,
 			want: "none: numa preferred: containerd v2.1.4 applies none"},
 
-		"numa spread, Burstable":                  {annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread before weights":              {yaml: weighted, annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread, Burstable beside a deficit": {annotations: spread, nodes: lacking, want: "MPOL_INTERLEAVE 1" + byNUMA},
-		"numa spread, BestEffort": {yaml: weighted, class: bestEffort, annotations: spread,
-			want: "MPOL_WEIGHTED_INTERLEAVE 0-1" + byConfig},
-		"numa spread, allocated evenly": {yaml: restricted, class: guaranteed, annotations: spread, nodes: lacking,
-			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread, allocated evenly, and the pod may use one node": {yaml: restricted, class: guaranteed, annotations: spread, mems: "1",
-			want: "MPOL_INTERLEAVE 1" + byNUMA},
-		"numa spread, allocated evenly where the pod may not": {yaml: restricted, class: guaranteed, annotations: spread, mems: "5",
-			want: "none: numa spread: the pod may use no NUMA node with memory"},
-		"numa spread, switched off": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "none"}},
-		"numa spread, another policy": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "prefer-available"},
-			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread over one node":                {yaml: "topologyManagerPolicy: single-numa-node", class: guaranteed, annotations: spread},
-		"numa spread, by the kubelet":              {yaml: restricted, class: guaranteed, annotations: spread, kubelet: "0-1"},
-		"numa spread, by the kubelet where it was": {yaml: restricted, class: guaranteed, annotations: spread, kubelet: "0-1", ranWith: 4 * gi},
-		"numa spread, short of memory":             {yaml: restricted, class: guaranteed, annotations: spread, ranWith: 4 * gi, limit: 40 * gi},
-		"numa spread before a device":              {annotations: spread, devices: device(1), want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread, old runtime": {yaml: restricted, class: guaranteed, annotations: spread, old: true,
-			want: "none: numa spread: containerd v2.1.4 applies none"},
-		"numa spread, without room": {yaml: restricted + "\nonUnsatisfiable: Unpinned", class: guaranteed, annotations: spread, limit: 40 * gi,
-			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread, which was removed": {annotations: []string{"numa", "spread"}},
+
+		"an allocation on several nodes": {yaml: restricted + "\n" + interleave, class: guaranteed, limit: 20 * gi},
+		"memory-policy with an allocation on several nodes": {yaml: restricted, class: guaranteed, annotations: interleaved, nodes: lacking, limit: 20 * gi,
+			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
+		"weights with an allocation on several nodes": {yaml: restricted, class: guaranteed, annotations: []string{"memory-policy", "weighted-interleave"}, limit: 20 * gi,
+			want: "MPOL_WEIGHTED_INTERLEAVE 0-1" + byPolicy},
+		"an allocation on several nodes, and the pod may use one": {yaml: restricted, class: guaranteed, annotations: interleaved, mems: "1", limit: 20 * gi,
+			want: "MPOL_INTERLEAVE 1" + byPolicy},
+		"an allocation on several nodes, and the pod may use none": {yaml: restricted, class: guaranteed, annotations: interleaved, mems: "5", limit: 20 * gi,
+			want: "none: Interleave: the pod may use no NUMA node with memory"},
+		"an allocation on several nodes, and nothing to spread": {yaml: restricted, class: guaranteed, annotations: []string{"memory-policy", "prefer-available"}, limit: 20 * gi},
+		"several nodes of the kubelet's":                        {yaml: restricted, class: guaranteed, annotations: interleaved, kubelet: "0-1"},
+		"several nodes of the kubelet's, where it was":          {yaml: restricted, class: guaranteed, annotations: interleaved, kubelet: "0-1", ranWith: 20 * gi, limit: 20 * gi},
+		"all nodes, short of memory":                            {yaml: restricted, class: guaranteed, annotations: interleaved, ranWith: 4 * gi, limit: 40 * gi},
+		"an allocation on several nodes, old runtime": {yaml: restricted, class: guaranteed, annotations: interleaved, old: true, limit: 20 * gi,
+			want: "none: Interleave: containerd v2.1.4 applies none"},
 
 		"a device":                            {devices: device(1), want: near1 + byDevice},
 		"a device, BestEffort":                {class: bestEffort, devices: device(1), want: near1 + byDevice},

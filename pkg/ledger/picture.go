@@ -102,7 +102,7 @@ func ownAmounts(blocks []memorymanager.Block) []memorymanager.Block {
 }
 
 func sameBlock(a, b memorymanager.Block) bool {
-	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && a.Even == b.Even && slices.Equal(a.PerNode, b.PerNode)
+	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && slices.Equal(a.PerNode, b.PerNode)
 }
 
 // onOneNode fills in where the bytes of blocks are that have but one node; refreshPodViews does it for the others.

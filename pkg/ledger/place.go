@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -56,7 +55,7 @@ func (l *Ledger) place(c *container) error {
 	}
 	l.allocated(c, placement)
 	l.step.affinity = &placement.Affinity
-	c.Pinning = l.howPlaced(c.pod, wanted, placement)
+	c.Pinning = l.howPlaced(c.pod, placement)
 	return nil
 }
 
@@ -204,9 +203,6 @@ func (l *Ledger) keep(c *container) bool {
 	if blocks == nil {
 		return false
 	}
-	if !c.ByKubelet {
-		l.manager.MakeEven(l.wanted(c))
-	}
 	c.Pinning = cmp.Or(c.Pinning, "pinned before this start of the plugin")
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
 	c.Nodes, c.PendingResize = nodesOf(blocks), nil
@@ -237,9 +233,6 @@ func (l *Ledger) adopt(c *container, how string) {
 		l.note(Warn, "a container's memory cannot be allocated on the nodes that it has", l.fields(c), err)
 		return
 	}
-	if !c.ByKubelet {
-		l.manager.MakeEven(l.wanted(c))
-	}
 	l.overcommitted(c, placement)
 	l.note(Info, "container "+how+": its memory is allocated where it is", l.fields(c), nil)
 }
@@ -266,7 +259,7 @@ func (l *Ledger) overcommitted(c *container, placement memorymanager.Placement) 
 func (l *Ledger) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
 		Pod: c.pod.key(), Name: c.Name, Kind: c.kind(), Request: request(c), CPUs: c.CPUNodes, Devices: c.Devices,
-		Required: c.wishes().NUMA == config.NUMARequired, Spread: c.wishes().NUMA == config.NUMASpread, PodBytes: c.pod.MemoryLimit,
+		Required: c.wishes().NUMA == config.NUMARequired,
 	}
 }
 
@@ -313,7 +306,7 @@ func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorym
 // reload remembers nothing else.
 func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	podScope := l.state.Resolved.Manager.Scope == topologymanager.PodScope && !l.manager.Aligned(wanted.Pod)
-	if podScope && c.pod.Info != nil && !l.manager.Spreads(wanted) { // which has nodes of its own
+	if podScope && c.pod.Info != nil {
 		whole := c.pod.ofSpec()
 		for i := range whole {
 			one := &whole[i]
@@ -361,38 +354,20 @@ func (l *Ledger) unplaced(c *container, err error) error {
 }
 
 // howPlaced says how the memory manager has placed a container.
-func (l *Ledger) howPlaced(p *pod, wanted memorymanager.Container, placement memorymanager.Placement) string {
+func (l *Ledger) howPlaced(p *pod, placement memorymanager.Placement) string {
 	policy := l.state.Resolved.Config.TopologyManagerPolicy
 	rules := policy.Rules()
 	how := "pinned under " + string(policy)
 	if rules.Insists && !rules.OneNode && !placement.Affinity.Preferred {
 		how += ", on nodes of its CPUs"
 	}
-	switch {
-	case l.asWhole(p):
+	if l.asWhole(p) {
 		how += ", with its pod (pod-level resources)"
-	case !wanted.Spread:
-	case even(placement.Blocks):
-		how += spreadEvenly
-	case rules.OneNode:
-		how += ", which spreads nothing"
-	case !l.manager.Spreads(wanted):
-		how += fmt.Sprintf(", not spread: its pod asks for less than 1/%d of each of two nodes", memorymanager.LeastEvenShare)
-	default:
-		how += ", not spread: no other node can have an even part"
 	}
 	if placement.Bounded {
 		how += ", by a search that was cut short"
 	}
 	return how
-}
-
-// spreadEvenly is said of a container that is spread.
-const spreadEvenly = ", spread evenly"
-
-// even reports whether blocks are spread evenly over several nodes.
-func even(blocks []memorymanager.Block) bool {
-	return slices.ContainsFunc(blocks, func(b memorymanager.Block) bool { return b.Even })
 }
 
 // fits reports whether nothing is to be done for what a container asks for: then no resize is pending any more.
@@ -434,9 +409,6 @@ func (l *Ledger) reallocate(c *container, whole bool) error {
 		return err
 	}
 	l.allocated(c, placement)
-	if !even(placement.Blocks) {
-		c.Pinning = strings.TrimSuffix(c.Pinning, spreadEvenly)
-	}
 	return nil
 }
 

@@ -36,7 +36,7 @@ func placed(l *Ledger, effects Effects, pod, name string) string {
 func TestWhereAContainerIsPlaced(t *testing.T) {
 	const gi = claimGi
 	const bestEffort, restricted, single = "topologyManagerPolicy: best-effort", "topologyManagerPolicy: restricted", "topologyManagerPolicy: single-numa-node"
-	web, spread := claimPod("web", ""), annotated(claimPod("web", ""), "numa", "spread")
+	web := claimPod("web", "")
 	required := annotated(claimPod("web", ""), "numa", "required")
 	other := func(name string, limit uint64) Event { return claimed(claimPod(name, ""), "main", limit) }
 	withCPUs := func(pod Pod, id, cpus string, limit uint64) CreateContainer {
@@ -57,11 +57,6 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 		"under the policy": {bestEffort, []Event{claimed(web, "main", gi)}, "0: pinned under best-effort"},
 		"on two nodes":     {restricted, []Event{claimed(web, "main", 20*gi)}, "0-1: pinned under restricted"},
 		"near its CPUs":    {restricted, []Event{withCPUs(web, "1", "8-11", gi)}, "1: pinned under restricted"},
-
-		"spread":               {restricted, []Event{claimed(spread, "main", 4*gi)}, "0-1: pinned under restricted, spread evenly"},
-		"spread over one node": {single, []Event{claimed(spread, "main", 4*gi)}, "0: pinned under single-numa-node, which spreads nothing"},
-		"spread beside a neighbor": {restricted, []Event{other("neighbor", gi), claimed(spread, "main", 4*gi)},
-			"0: pinned under restricted, not spread: no other node can have an even part"},
 
 		"required, and fewer nodes would do": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi)},
 			"NotPreferred: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs"},

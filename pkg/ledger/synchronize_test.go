@@ -48,8 +48,6 @@ func TestWhatIsFoundAtTheStart(t *testing.T) {
 		"all nodes, alone": {running: []running{{"0-1", gi, "", 0}}, want: []string{"0-1: " + found}},
 		"all nodes, which others have made one group": {machine: threeNodes, running: []running{{"0-1", gi, "", 0}, {"0-2", gi, "", 0}, {"1-2", gi, "", 0}},
 			want: []string{"0-1: " + found, "0-2: " + found, "1-2: " + found}},
-		"stored without parts, and to be spread": {yaml: "topologyManagerPolicy: restricted", stored: []memorymanager.Entry{entry("a", block(memorymanager.Memory, 4*gi, 0, 1))},
-			running: []running{{"0-1", 4 * gi, "spread", 0}}, want: []string{"0-1: " + before + ", 4Gi of memory evenly"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.machine == "" {
@@ -79,9 +77,6 @@ func TestWhatIsFoundAtTheStart(t *testing.T) {
 				got := placed(l, effects, pod, "main")
 				for _, b := range l.manager.Blocks(pod, "main") {
 					got += ", " + memorymanager.Request{{Type: b.Type, Bytes: b.Size}}.String()
-					if b.Even {
-						got += " evenly"
-					}
 				}
 				if got != want {
 					t.Errorf("%s: got %s, want %s", pod, got, want)

@@ -54,9 +54,6 @@ func (m *Manager) choose(c Container) (Placement, *Rejection) {
 
 // place decides where a new container goes: the Topology Manager's hint, and the nodes that are then allocated.
 func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
-	if m.Spreads(c) {
-		return m.placeEvenly(c)
-	}
 	h, known := m.hintsFor(c.Pod, c.Request)
 	if !known {
 		return topologymanager.Hint{}, 0, m.reject(c, UnexpectedAdmissionError, m.missing(c.Request))
@@ -185,9 +182,6 @@ func (m *Manager) podOn(uid string, group nodeset.Set) bool {
 
 // enter adds a container's blocks. Its request is covered first by what init containers of the pod leave behind.
 func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
-	if m.Spreads(c) && nodes.Len() > 1 {
-		return m.enterEvenly(c, nodes)
-	}
 	p, blocks := m.pod(c.Pod), c.Request.on(nodes)
 	for _, b := range blocks {
 		m.assign(nodes)
@@ -206,13 +200,11 @@ func (m *Manager) settle(nodes nodeset.Set, blocks []Block) []Block {
 	return copied(blocks)
 }
 
-// copied leaves PerNode out, which holds only until the next change, but for even blocks.
+// copied leaves PerNode out, which holds only until the next change.
 func copied(blocks []Block) []Block {
 	c := append([]Block(nil), blocks...)
 	for i := range c {
-		if c[i].PerNode = nil; c[i].Even {
-			c[i].PerNode = slices.Clone(blocks[i].PerNode)
-		}
+		c[i].PerNode = nil
 	}
 	return c
 }
@@ -274,9 +266,6 @@ func (m *Manager) placed(blocks []Block) Placement {
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
 // CPUs and devices. An allocation by itself is never rejected.
 func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint, *Rejection) {
-	if m.Spreads(c) {
-		return m.regeneratedEvenly(c, blocks)
-	}
 	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
 		return *p.affinity, nil
 	}

@@ -15,8 +15,6 @@ type column struct {
 	name MemoryType
 	// listed are the nodes that have this type at all.
 	listed nodeset.Set
-	// unit is the size of a page in bytes.
-	unit uint64
 
 	total, systemReserved, allocatable [nodeset.Max]uint64
 	// allocated is what containers have; it exceeds allocatable only after the machine shrank or a container was adopted.
@@ -144,7 +142,6 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 		if err := set(name, total); err != nil {
 			return err
 		}
-		byType[name].unit = pool.PageSize
 	}
 	if reserved[Memory] > left {
 		sizes := quantity.Apart(reserved[Memory], node.Total-left, node.Total)

@@ -28,7 +28,7 @@ func TestACloneIsIndependent(t *testing.T) {
 			}
 		}
 		for i := range 4 {
-			c := memorymanager.Container{Pod: fmt.Sprint("new", i), Name: "c", Request: g.request(), Spread: i == 0}
+			c := memorymanager.Container{Pod: fmt.Sprint("new", i), Name: "c", Request: g.request()}
 			if n := len(before.Entries); i == 3 && n > 0 { // it may take over what an init container has left
 				c.Pod = before.Entries[r.IntN(n)].Pod
 			}

@@ -87,7 +87,7 @@ func (m *Manager) judge(c Container, e Explanation) Explanation {
 		if nodes.Empty() || slices.ContainsFunc(e.Candidates, func(c Candidate) bool { return c.Nodes == nodes }) {
 			return
 		}
-		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Nodes, Why: m.whyUneven(nodes, c)}
+		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Nodes, Why: m.why(nodes, c)}
 		candidate.Preferred = candidate.Why == "" && known && h.minimal(nodes.Len())
 		switch {
 		case candidate.Chosen:
@@ -143,13 +143,6 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 		return where + fmt.Sprintf(": onConflict %s, so that the devices count", m.options.AlignTo)
 	}
 	return where + fmt.Sprintf(": onConflict %s, so that the nodes of all of them count", m.options.AlignTo)
-}
-
-// without returns a copy of the manager in which a container has no allocation.
-func (m *Manager) without(uid, name string) *Manager {
-	spare := m.Clone()
-	spare.Release(uid, name)
-	return spare
 }
 
 // Clone returns a copy that shares nothing with the manager that either of them changes.

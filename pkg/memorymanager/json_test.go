@@ -16,9 +16,9 @@ func TestBlocksAndRequestsReadBackFromJSON(t *testing.T) {
 	}
 	for text, want := range map[string]allocation{
 		`{"PendingResize":{},"Blocks":null}`: {},
-		`{"PendingResize":{"hugepages-2Mi":2,"memory":1},"Blocks":[{"numaNodes":[0,10],"type":"memory","size":9,"perNode":{"0":4,"10":5},"even":true}]}`: {
+		`{"PendingResize":{"hugepages-2Mi":2,"memory":1},"Blocks":[{"numaNodes":[0,10],"type":"memory","size":9,"perNode":{"0":4,"10":5}}]}`: {
 			Request{{"hugepages-2Mi", 2}, {Memory, 1}},
-			[]Block{{Nodes: nodeset.Of(0, 10), Type: Memory, Size: 9, PerNode: NodeAmounts{{0, 4}, {10, 5}}, Even: true}},
+			[]Block{{Nodes: nodeset.Of(0, 10), Type: Memory, Size: 9, PerNode: NodeAmounts{{0, 4}, {10, 5}}}},
 		},
 		`{"PendingResize":{},"Blocks":[{"numaNodes":[2],"type":"memory","size":9,"perNode":{}}]}`: {Blocks: []Block{{Nodes: nodeset.Of(2), Type: Memory, Size: 9}}},
 	} {

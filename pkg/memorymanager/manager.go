@@ -52,8 +52,7 @@ type nodeGroups struct {
 	groups      [nodeset.Max]nodeset.Set
 	// unused are the nodes without assignments.
 	unused nodeset.Set
-	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones, or
-	// are spread evenly over it.
+	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones.
 	mixed nodeset.Set
 }
 
@@ -97,7 +96,6 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	if m.all, m.columns, err = columns(nodes); err != nil {
 		return nil, fmt.Errorf("check NUMA nodes: %w", err)
 	}
-	m.column(Memory).unit = opts.PageSize
 	if opts.PreferClosest {
 		if m.distances, err = newDistances(nodes, m.all); err != nil {
 			return nil, fmt.Errorf("check NUMA distances: %w", err)
@@ -113,7 +111,6 @@ func (o Options) checked() (Options, error) {
 	o.Scope = cmp.Or(o.Scope, topologymanager.ContainerScope)
 	o.Strategy = cmp.Or(o.Strategy, topologymanager.NoStrategy)
 	o.AlignTo = cmp.Or(o.AlignTo, topologymanager.AlignToCPUs)
-	o.PageSize = cmp.Or(o.PageSize, 4<<10)
 	o.FallBack = o.FallBack && !o.Policy.Rules().Insists
 	return o, cmp.Or(
 		oneOf("topology manager policy", o.Policy, topologymanager.Policies()...),
@@ -228,7 +225,7 @@ func (m *Manager) Changed() (pods []string, all bool) {
 // Bounded counts the decisions that ran into the search budget.
 func (m *Manager) Bounded() uint64 { return m.bounded }
 
-// Blocks returns a container's allocations sorted by type; nil when it has none. PerNode is left out but for even ones.
+// Blocks returns a container's allocations sorted by type; nil when it has none. PerNode is left out.
 func (m *Manager) Blocks(pod, container string) []Block {
 	c := m.container(pod, container)
 	if c == nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -37,30 +36,11 @@ func (c *Container) freePages(name MemoryType, nodes nodeset.Set) (bytes uint64,
 // no other nodes are tried. What the pod's init containers leave to it counts as free: they may still have it in a volume.
 // https://github.com/kubernetes/enhancements/issues/5759
 func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *Rejection {
-	verify := func(amount Amount, on nodeset.Set, left uint64) *Rejection {
-		free, known := c.freePages(amount.Type, on)
-		available := plus(free, left)
-		if !known || available >= amount.Bytes {
-			return nil
-		}
-		return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
-			amount.Type, commas(on), quantity.Format(amount.Bytes), quantity.Format(available)))
-	}
-	if m.Spreads(c) && nodes.Len() > 1 { // each node must have its part
-		blocks, _ := m.evenBlocks(c, nodes)
-		for _, b := range blocks {
-			left := m.pods[c.Pod].evenParts(memoryqos.Init, nodes, b.Type)
-			for _, part := range b.PerNode {
-				if rejected := verify(Amount{Type: b.Type, Bytes: part.Bytes}, nodeset.Of(part.Node), left[part.Node]); rejected != nil {
-					return rejected
-				}
-			}
-		}
-		return nil
-	}
 	for _, amount := range c.Request {
-		if rejected := verify(amount, nodes, m.reusable(c.Pod, nodes, amount.Type)); rejected != nil {
-			return rejected
+		free, known := c.freePages(amount.Type, nodes)
+		if available := plus(free, m.reusable(c.Pod, nodes, amount.Type)); known && available < amount.Bytes {
+			return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
+				amount.Type, commas(nodes), quantity.Format(amount.Bytes), quantity.Format(available)))
 		}
 	}
 	return nil

@@ -144,9 +144,8 @@ func (m *Manager) blocks() iter.Seq[*Block] {
 }
 
 // regroup counts assignments again and joins the nodes of blocks that overlap into one group each. Groups whose blocks do
-// not all span them, or have fixed parts, are mixed; there, allocated bytes cannot be told apart by node when a block goes, so
-// they are allocated again, even parts first, then the blocks with the fewest nodes. Only even, adopted and restored containers
-// make such groups.
+// not all span them are mixed; there, allocated bytes cannot be told apart by node when a block goes, so
+// they are allocated again, the blocks with the fewest nodes first. Only adopted and restored containers make such groups.
 func (m *Manager) regroup() {
 	before := m.mixed
 	m.nodeGroups = ungrouped(m.all)
@@ -162,7 +161,7 @@ func (m *Manager) regroup() {
 		}
 	}
 	for b := range m.blocks() {
-		if group := m.groups[b.Nodes.First()]; group != b.Nodes || b.Even {
+		if group := m.groups[b.Nodes.First()]; group != b.Nodes {
 			m.mixed |= group
 		}
 	}
@@ -181,12 +180,6 @@ func (m *Manager) reassign(nodes nodeset.Set) {
 		}
 	}
 	slices.SortStableFunc(again, func(a, b *Block) int {
-		switch {
-		case a.Even && !b.Even:
-			return -1
-		case b.Even && !a.Even:
-			return 1
-		}
 		return cmp.Or(cmp.Compare(a.Nodes.Len(), b.Nodes.Len()), cmp.Compare(a.Nodes, b.Nodes))
 	})
 	for _, c := range m.columns {
@@ -199,14 +192,8 @@ func (m *Manager) reassign(nodes nodeset.Set) {
 	}
 }
 
-// overfill allocates a block on its nodes in ascending order, and what finds no room on the first of them. Even parts stay.
+// overfill allocates a block on its nodes in ascending order, and what finds no room on the first of them.
 func (m *Manager) overfill(c *column, b *Block) {
-	if b.Even {
-		for _, amount := range b.PerNode {
-			c.allocated[amount.Node] += amount.Bytes
-		}
-		return
-	}
 	var parts [nodeset.Max]uint64
 	rest := b.Size
 	for id := range b.Nodes.All() {

@@ -28,10 +28,6 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if !known {
 		return Placement{}, m.reject(c, ResizeInfeasible, m.missing(c.Request))
 	}
-	c.PodBytes = 0 // it may still be that of before the resize
-	if m.Spreads(c) {
-		return m.resizeEvenly(c, existing, whole)
-	}
 	if !m.hold(nodes, c.Request.beyond(existing.blocks).on(nodes)) {
 		wider, cause := m.widen(c, h, existing.blocks, nodes)
 		switch {
@@ -116,10 +112,6 @@ func (m *Manager) rewrite(pod string, c *container, blocks []Block) {
 	old := c.blocks
 	c.blocks = blocks
 	m.hasChanged(pod)
-	if isEven(old) || isEven(blocks) {
-		m.regroup()
-		return
-	}
 	if span(old) != span(blocks) {
 		c.blocks = nil
 		m.freeBlocks(old)
@@ -223,6 +215,8 @@ func (m *Manager) shortages(nodes nodeset.Set, tolerance uint64) (shortages []No
 	}
 	return shortages
 }
+
+func sameBlock(a, b Block) bool { return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size }
 
 // hold reports whether nodes have as much free as blocks need.
 func (m *Manager) hold(nodes nodeset.Set, blocks []Block) bool {

@@ -161,9 +161,6 @@ func (m *Manager) usable(who string, stored []Block, report *RestoreReport) (blo
 		case slices.ContainsFunc(blocks, func(other Block) bool { return other.Type == b.Type }):
 			report.problem("%s: its %s is there twice", who, b.Type)
 		default:
-			if b.Even {
-				b.mend(m.column(b.Type).unit)
-			}
 			blocks = append(blocks, b)
 		}
 	}

@@ -23,14 +23,13 @@ func size(blocks []Block, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 	return bytes
 }
 
-// blocksOf yields the blocks of a type that the pod's containers of one kind have on exactly these nodes: even ones, which only an even
-// container takes over, or the others.
-func (p *pod) blocksOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType, even bool) iter.Seq[*Block] {
+// blocksOf yields the blocks of a type that the pod's containers of one kind have on exactly these nodes.
+func (p *pod) blocksOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) iter.Seq[*Block] {
 	return func(yield func(*Block) bool) {
 		for i := 0; p != nil && i < len(p.containers); i++ {
 			c := &p.containers[i]
 			for j := 0; c.kind == kind && j < len(c.blocks); j++ {
-				if b := &c.blocks[j]; b.Nodes == nodes && b.Type == name && b.Even == even && !yield(b) {
+				if b := &c.blocks[j]; b.Nodes == nodes && b.Type == name && !yield(b) {
 					return
 				}
 			}
@@ -38,9 +37,9 @@ func (p *pod) blocksOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType, 
 	}
 }
 
-// sizeOf the blocks of the pod's containers of one kind, without even ones.
+// sizeOf the blocks of the pod's containers of one kind.
 func (p *pod) sizeOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
-	for b := range p.blocksOf(kind, nodes, name, false) {
+	for b := range p.blocksOf(kind, nodes, name) {
 		bytes += b.Size
 	}
 	return bytes
@@ -53,7 +52,7 @@ func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint6
 
 // reuse shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
 func (p *pod) reuse(b Block) (taken uint64) {
-	for from := range p.blocksOf(memoryqos.Init, b.Nodes, b.Type, false) {
+	for from := range p.blocksOf(memoryqos.Init, b.Nodes, b.Type) {
 		part := min(from.Size, b.Size-taken)
 		from.Size -= part
 		taken += part
@@ -80,9 +79,6 @@ func (m *Manager) appNodes(uid string) nodeset.Set {
 func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	if cause := m.missing(c.Request); cause != "" {
 		return Placement{}, m.reject(c, UnexpectedAdmissionError, cause)
-	}
-	if m.Spreads(c) && m.evenOn(c.Pod, nodes) {
-		return m.rerunEvenly(c, nodes), nil
 	}
 	p, blocks := m.pods[c.Pod], c.Request.on(nodes)
 	for i := range blocks {

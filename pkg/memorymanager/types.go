@@ -69,10 +69,8 @@ type Block struct {
 	Size uint64 `json:"size"`
 	// PerNode says where the bytes are allocated. Only State and Grouped have it, where its sums over all blocks are what the
 	// nodes have allocated: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
-	// A state that comes from a kubelet has none. An even block always has it.
+	// A state that comes from a kubelet has none.
 	PerNode NodeAmounts `json:"perNode"`
-	// Even is set where the bytes are spread evenly over the nodes: PerNode are then its parts, which stay where they are.
-	Even bool `json:"even,omitempty"`
 }
 
 // Table is the memory of one type on one node in bytes, as in the kubelet's state file.
@@ -152,10 +150,6 @@ type Container struct {
 	FreePages []FreePages
 	// Required is set when its pod asks for no more NUMA nodes than it needs (the annotation numa: required).
 	Required bool
-	// Spread is set when its pod asks for an even part of it on each of several NUMA nodes (the annotation numa: spread). PodBytes is
-	// what the pod asks for in all then, as far as that is known: even parts must be of at least Options.EvenShare.
-	Spread   bool
-	PodBytes uint64
 }
 
 // Options choose how containers are placed.
@@ -181,10 +175,6 @@ type Options struct {
 	AlignTo topologymanager.AlignTo
 	// Nearest has the machine's nodes that are not in the node map.
 	Nearest map[int]Nearest
-	// PageSize is the size of an ordinary page in bytes; 4Ki when 0. Even parts are whole pages.
-	PageSize uint64
-	// EvenShare has even parts be at least one of so many of what their nodes have allocatable, LeastEvenShare; 0 bounds nothing.
-	EvenShare uint64
 }
 
 // Placement is where a container's memory is.

@@ -89,7 +89,7 @@ func (v Verdict) change() string {
 	case Parent:
 		return "give pods that use more than their requests a limit or a larger request, or keep less from pods (kubeReserved, systemReserved)"
 	case NUMANode:
-		return "let the container use more NUMA nodes (annotation numa: spread), or keep others off these (unpinnedMemoryPolicy: PreferAvailable, reservedMemory)"
+		return "let the container use more NUMA nodes (annotation numa: none), or keep others off these (unpinnedMemoryPolicy: PreferAvailable, reservedMemory)"
 	case Node:
 		if v.Culprit != nil && v.Culprit.Outside {
 			return "reserve more for the node's own processes (systemReserved, kubeReserved)"

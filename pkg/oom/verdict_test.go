@@ -183,7 +183,7 @@ func TestWrite(t *testing.T) {
   NUMA node 0:   5Mi free, 900Mi allocated; this container's from 8Mi to 58Mi
   NUMA node 1:   700Mi free, 0 allocated
   before:        from 10Mi to 60Mi within 1m0s, 2.3s of it waiting for memory
-  what helps:    let the container use more NUMA nodes (annotation numa: spread), or keep others off these (unpinnedMemoryPolicy: PreferAvailable, reservedMemory)
+  what helps:    let the container use more NUMA nodes (annotation numa: none), or keep others off these (unpinnedMemoryPolicy: PreferAvailable, reservedMemory)
 
 shop/db, container not known: the kernel killed one process between 2026-05-04 11:00:00 and 2026-05-04 12:00:00
   what ran out:  not known: nobody watched

@@ -204,18 +204,6 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 }
 
-// evenly are the even parts of a block, ", evenly: 4Gi on node 0, 4Gi on node 1"; empty for others.
-func evenly(b *memorymanager.Block) string {
-	if !b.Even {
-		return ""
-	}
-	var parts []string
-	for _, part := range b.PerNode {
-		parts = append(parts, fmt.Sprintf("%s on node %d", quantity.Short(part.Bytes), part.Node))
-	}
-	return ", evenly: " + strings.Join(parts, ", ")
-}
-
 // writePlacement receives the last rejection, so as not to repeat it.
 func writePlacement(b *strings.Builder, p *memorymanager.Explanation, last string) {
 	switch {
@@ -229,7 +217,7 @@ func writePlacement(b *strings.Builder, p *memorymanager.Explanation, last strin
 		fmt.Fprintln(b, "  placed now, it would get:")
 	}
 	for _, block := range p.Blocks {
-		fmt.Fprintf(b, "    %s of %s on %s%s\n", quantity.Short(block.Size), block.Type, block.Nodes.Named(), evenly(&block))
+		fmt.Fprintf(b, "    %s of %s on %s\n", quantity.Short(block.Size), block.Type, block.Nodes.Named())
 	}
 	if p.Bounded {
 		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")

@@ -58,7 +58,7 @@ var choices = map[string]choice{
 	"TestContainerLargerThanANodeGetsAGroup":   {on(systemd24, crioCgroupfs), on(cgroupfs24)},                          // of two nodes there is one group; four have distances
 	"TestAllocationsHold":                      {on(systemd24), nil},                                                   // the kernel's OOM killer and memory policies; needs room on a second node
 	"TestNothingIsDoneOnAnIdleNode":            {on(systemd24), nil},                                                   // what the plugin does by itself; systemd writes the parents of pods, too
-	"TestSpreadContainerTouchesAllItsNodes":    {on(systemd24), nil},                                                   // the kernel's memory policies; which runtime wrote the cgroup is no matter
+	"TestInterleavedContainerTouchesAllNodes":  {on(systemd24), nil},                                                   // the kernel's memory policies; which runtime wrote the cgroup is no matter
 	"TestMigration":                            {on(systemd24), on(kernel61)},                                          // the kernel's migration of pages; which runtime wrote the cgroup is no matter; needs room on a second node
 	"TestHugepagesComeFromTheRightNode":        {on(systemd24), nil},                                                   // needs nodes with huge pages
 	"TestNodeWithoutCPUsIsUsedOnlyWhenAllowed": {on(systemd24), nil},                                                   // needs a node without CPUs
