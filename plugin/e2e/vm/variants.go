@@ -52,20 +52,20 @@ var kubeletNodes = []setup.Node{
 func Variants() []Variant {
 	return []Variant{
 		{
-			Name: systemd24, Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes, RootCPU: 2,
+			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true, Devices: true,
 		},
 		{
 			Name: cgroupfs24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, Devices: true, SlowDisks: true,
 		},
 		{
-			Name: large24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes with 10 GiB, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: largeNodes,
+			Name: systemd24, Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes, RootCPU: 2,
 		},
 		{
-			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true, Devices: true,
+			Name: large24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes with 10 GiB, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: largeNodes,
 		},
 		{
 			Name: kubeletSystemd, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
