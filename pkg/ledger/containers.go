@@ -60,8 +60,9 @@ func (e EndContainer) apply(l *Ledger) {
 }
 
 // releaseInits frees what the init containers of a pod have that have ended, once a later container of the pod has started. So does the
-// kubelet, whose AddContainer is told of a container that is about to start (pkg/kubelet/cm/memorymanager/memory_manager.go). A sidecar
-// keeps its allocation, and so does an init container that runs again, until it ends.
+// kubelet, whose AddContainer is told of a container that is about to start (pkg/kubelet/cm/memorymanager/memory_manager.go). It has allocated
+// for all containers of the pod by then; here each is allocated as it is created, from what the init containers had: they keep it
+// until none is to come. A sidecar keeps its allocation, and so does an init container that runs again, until it ends.
 func (l *Ledger) releaseInits(p *pod) {
 	if l.manager == nil || p.Info == nil {
 		return
@@ -70,7 +71,8 @@ func (l *Ledger) releaseInits(p *pod) {
 		if spec.Kind != memoryqos.Init || l.manager.Blocks(p.key(), spec.Name) == nil {
 			continue
 		}
-		if !slices.ContainsFunc(p.Info.Containers[i+1:], p.hasStarted) {
+		later := p.Info.Containers[i+1:]
+		if !slices.ContainsFunc(later, p.hasStarted) || slices.ContainsFunc(later, func(spec pods.Container) bool { return l.isToCome(p, spec) }) {
 			return
 		}
 		c := p.named(spec.Name)
@@ -90,14 +92,7 @@ func (p *pod) hasStarted(spec pods.Container) bool {
 	return c != nil && c.ran() && spec.Kind != memoryqos.Ephemeral
 }
 
-// runsAgain reports whether an init container has run before, because a later container of its pod has an allocation: the pod's sandbox
-// was restarted. The kubelet has admitted the pod, and allocates nothing for the init container again.
-func (l *Ledger) runsAgain(c *container) bool {
-	if c.kind() != memoryqos.Init {
-		return false
-	}
-	i := slices.IndexFunc(c.pod.Info.Containers, func(spec pods.Container) bool { return spec.Name == c.Name })
-	return slices.ContainsFunc(c.pod.Info.Containers[i+1:], func(spec pods.Container) bool {
-		return l.manager.Blocks(c.pod.key(), spec.Name) != nil
-	})
+// isToCome reports whether a sidecar or an app container of the pod's spec has not been created yet.
+func (l *Ledger) isToCome(p *pod, spec pods.Container) bool {
+	return (spec.Kind == memoryqos.Sidecar || spec.Kind == memoryqos.App) && p.named(spec.Name) == nil && l.manager.Blocks(p.key(), spec.Name) == nil
 }

@@ -341,9 +341,7 @@ func (l *Ledger) allocated(c *container, placement memorymanager.Placement) {
 
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) error {
-	numa := c.wishes().NUMA
-	refuse := l.state.Resolved.RefusesCreate(numa) && c.Phase == Creating && // what runs is not refused
-		(numa == config.NUMARequired || !l.runsAgain(c))
+	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
 	rejection := l.reject(c, reasonOf(err), err, refuse)
 	c.Unplaced = &rejection
 	if refuse {
