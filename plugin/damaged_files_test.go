@@ -443,17 +443,7 @@ func TestAPreinstalledPlugin(t *testing.T) {
 		"never synchronized (NRI 0.6)": {Name: "containerd", Version: "v1.7.20", NRI: nriplugin.Version{Minor: 6, Patch: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			must(t, os.Mkdir(filepath.Join(dir, "plugins"), 0o755))
-			must(t, os.Mkdir(filepath.Join(dir, "conf.d"), 0o755))
-			options.PluginDir, options.ConfigDir = filepath.Join(dir, "plugins"), filepath.Join(dir, "conf.d")
-			h := newHost(t, options, "")
-			h.runtime.Stop()
-			// What the flags say would be this machine's own folders; a script keeps the test away from them.
-			script := "#!/bin/sh\nexec " + binary + " run --state-dir " + h.path("state") + " --cgroups " + h.path("cgroups") +
-				" --plain-cgroups --machine " + h.path("machine.yaml") + " --metrics-address ''\n"
-			must(t, os.WriteFile(filepath.Join(options.PluginDir, "92-memory-manager"), []byte(script), 0o755))
-			must(t, os.WriteFile(filepath.Join(options.ConfigDir, "92-memory-manager.conf"), []byte(testConfig), 0o644))
+			h := newPreinstalled(t, options, testConfig)
 			must(t, h.runtime.Start())
 			first, large := guaranteed("first", 4*gi), guaranteed("large", 64*gi)
 			h.deploy(first)
@@ -466,4 +456,22 @@ func TestAPreinstalledPlugin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// newPreinstalled has the runtime, which is to be started, find a plugin that it starts itself.
+func newPreinstalled(t *testing.T, options cri.Options, config string) *host {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "plugins"), 0o755))
+	must(t, os.Mkdir(filepath.Join(dir, "conf.d"), 0o755))
+	options.PluginDir, options.ConfigDir = filepath.Join(dir, "plugins"), filepath.Join(dir, "conf.d")
+	h := newHost(t, options, "")
+	h.runtime.Stop()
+	h.hugePages(512, 512)
+	// What the flags say would be this machine's own folders; a script keeps the test away from them.
+	script := "#!/bin/sh\nexec " + binary + " run --state-dir " + h.path("state") + " --cgroups " + h.path("cgroups") +
+		" --plain-cgroups --machine " + h.path("machine") + " --metrics-address ''\n"
+	must(t, os.WriteFile(filepath.Join(options.PluginDir, "92-memory-manager"), []byte(script), 0o755))
+	must(t, os.WriteFile(filepath.Join(options.ConfigDir, "92-memory-manager.conf"), []byte(config), 0o644))
+	return h
 }

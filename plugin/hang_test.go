@@ -142,6 +142,19 @@ func stop(t *testing.T, _ *host, p *process) (end func()) {
 	return end
 }
 
+// A plugin that the runtime has started itself is not started again: one that is late once goes on.
+func TestAPreinstalledPluginIsLateOnce(t *testing.T) {
+	t.Parallel()
+	h := newPreinstalled(t, cri.Options{}, testConfig+"verifyHugepages: true\n")
+	must(t, h.runtime.Start())
+	blockCreate(t, h, nil)()
+	after := guaranteed("after", gi)
+	h.deploy(after)
+	if got := h.mems(after); got != "0" {
+		t.Errorf("cpuset.mems is %q, want 0", got)
+	}
+}
+
 // blockCreate has the creation of a container read a file of sysfs that is not answered.
 func blockCreate(t *testing.T, h *host, _ *process) (end func()) {
 	stuck := guaranteed("stuck", gi)
@@ -154,7 +167,7 @@ func blockCreate(t *testing.T, h *host, _ *process) (end func()) {
 	t.Logf("%-17s after %.1f s", "this creation", time.Since(began).Seconds())
 	return func() {
 		must(t, os.WriteFile(h.freePages()+".new", []byte("512\n"), 0o600))
-		pipe, err := os.OpenFile(h.freePages(), os.O_WRONLY, 0)
+		pipe, err := os.OpenFile(h.freePages(), os.O_RDWR, 0) // which does not wait for a reader that has ended
 		must(t, err)
 		must(t, os.Rename(h.freePages()+".new", h.freePages()))
 		_, err = pipe.WriteString("512\n")

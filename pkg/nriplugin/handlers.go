@@ -70,13 +70,16 @@ func (c *connection) observe(event string, took time.Duration, err error) {
 }
 
 // answer is wait for an event whose error is the runtime's. Unless the failure policy is Fail, the runtime gets none for want of time: it
-// goes on without an answer, and the end of the connection has it say in its next Synchronize what it made of that.
+// goes on without an answer, and the end of the connection has it say in its next Synchronize what it made of that. A plugin that the
+// runtime launched stays connected, for it is not launched again: it takes the container in when it starts.
 func answer[T any](ctx context.Context, c *connection, event string, work work[T]) (T, error) {
 	answer, err := wait(ctx, c, event, work)
 	if c.opts.Fail || !errors.Is(err, context.DeadlineExceeded) {
 		return answer, err
 	}
-	c.giveUp(err)
+	if !c.opts.Launched {
+		c.giveUp(err)
+	}
 	var none T
 	return none, nil
 }
