@@ -29,20 +29,20 @@ func newAncestors() ancestors {
 }
 
 // protect brings the cgroups above the containers to the newest values. What cannot be written is logged and tried again at
-// the next event and by Run.
-func (a *Agent) protect(ctx context.Context) {
+// the next event and by Run. It is false where not even the newest values are desired yet, for want of time.
+func (a *Agent) protect(ctx context.Context) (desired bool) {
 	if !a.ancestors.take(ctx) {
 		a.poke() // Run has the time
-		return
+		return false
 	}
 	defer func() { a.ancestors.turn <- struct{}{} }()
 	err := a.desire()
 	switch {
 	case a.dryRun():
-		return
+		return true
 	case a.ancestors.hang.Load() >= mostHanging:
 		a.protectFailed(errHangs)
-		return
+		return true
 	}
 	settled := make(chan struct{})
 	go func() {
@@ -56,6 +56,7 @@ func (a *Agent) protect(ctx context.Context) {
 		a.protectFailed(errHangs) // until it has returned
 		go func() { <-settled; a.ancestors.hang.Add(-1) }()
 	}
+	return true
 }
 
 // mostHanging bounds them: each keeps a thread.

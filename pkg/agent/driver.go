@@ -177,9 +177,12 @@ func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 		return nil
 	}
 	waiting, cancel := ctx, func() {}
-	if deadline, ok := ctx.Deadline(); a.hangs() {
+	switch deadline, ok := ctx.Deadline(); {
+	case a.hangs():
 		waiting, cancel = context.WithTimeout(ctx, graceOfHanging)
-	} else if ok && a.failurePolicy() == config.Ignore {
+	case !ok: // the agent's own work, which serves others next
+		waiting, cancel = context.WithTimeout(ctx, slowDisk)
+	case a.failurePolicy() == config.Ignore:
 		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/2))
 	}
 	defer cancel()

@@ -310,9 +310,9 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	}
 
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
-	a.protect(ctx)
+	desired := a.protect(ctx)
 	a.saveJournal(ctx)
-	if !effects.DryRun {
+	if desired && !effects.DryRun {
 		a.protector.Unclaim(ctx)
 	}
 	a.poke() // Run looks at the files, and for better requests

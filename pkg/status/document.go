@@ -139,8 +139,7 @@ const (
 type Container struct {
 	ledger.ContainerView
 	State string `json:"state"`
-	// CpusetMems is what its cpuset.mems should be: its nodes, or the rest of those that it is kept off; absent where that is not the
-	// agent's to say.
+	// CpusetMems is what its cpuset.mems should be; absent where that is not the agent's to say.
 	CpusetMems string `json:"cpusetMems,omitempty"`
 	// Unplaced says at length why a living container has no nodes although it asked for some; absent when it has, or may not
 	// have any.
