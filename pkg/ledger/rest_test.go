@@ -36,6 +36,15 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 		}
 	}
 	of := func(n uint64) *uint64 { return &n }
+	// pinnedBefore finds a running container whose cpuset.mems is 1, from an earlier run of ours.
+	pinnedBefore := func(l *Ledger, parent string) Effects {
+		pod, c, mems := pod, container(gi), "1"
+		pod.CgroupParent = parent
+		c.CgroupsPath, c.State = pod.CgroupParent+"/id", Running
+		c.Resources = Resources{Mems: mems}
+		files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
+		return l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{pod}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}})
+	}
 	tests := map[string]struct {
 		yaml string
 		do   func(l *Ledger) Effects
@@ -188,14 +197,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 		},
 		"nodes of an earlier run of a container that asks for no memory any more are taken away": {
 			yaml: "memoryThrottlingFactor: null",
-			do: func(l *Ledger) Effects {
-				pod, c, mems := pod, container(gi), "1"
-				pod.CgroupParent = "/kubepods/poduid"
-				c.CgroupsPath, c.State = pod.CgroupParent+"/id", Running
-				c.Resources = Resources{Mems: mems}
-				files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
-				return l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{pod}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}})
-			},
+			do:   func(l *Ledger) Effects { return pinnedBefore(l, "/kubepods/poduid") },
 			look: func(l *Ledger, effects Effects) string {
 				return fmt.Sprint(l.View().Pods[0].Containers[0].Pinning, "; ", l.updates(effects.Sync...))
 			},
@@ -203,14 +205,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 		},
 		"a container that an earlier version moved off a node may use all again": {
 			yaml: "memoryThrottlingFactor: null",
-			do: func(l *Ledger) Effects {
-				pod, c, mems := pod, container(gi), "1"
-				pod.CgroupParent = "/kubepods/burstable/poduid"
-				c.CgroupsPath, c.State = pod.CgroupParent+"/id", Running
-				c.Resources = Resources{Mems: mems}
-				files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
-				return l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{pod}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}})
-			},
+			do:   func(l *Ledger) Effects { return pinnedBefore(l, "/kubepods/burstable/poduid") },
 			look: func(l *Ledger, effects Effects) string {
 				return fmt.Sprint(said(effects, "nodes"), "; ", l.updates(effects.Sync...))
 			},

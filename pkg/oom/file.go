@@ -133,21 +133,21 @@ func (s *store) content([]byte) ([]byte, error) {
 }
 
 func (s *store) write(data []byte) error {
-	if len(data) > 0 {
-		if err := durable.WriteFile(s.path, data, 0o600); err != nil {
-			return err
-		}
+	if len(data) == 0 {
+		s.mu.Lock()
+		alive := s.alive
+		s.mu.Unlock()
+		return os.Chtimes(s.path, alive, alive)
+	}
+	if err := durable.WriteFile(s.path, data, 0o600); err != nil {
+		return err
 	}
 	s.mu.Lock()
-	alive := s.alive
-	if len(data) > 0 && len(s.data) > 0 && &data[0] == &s.data[0] {
+	defer s.mu.Unlock()
+	if len(s.data) > 0 && &data[0] == &s.data[0] { // nothing newer was put meanwhile
 		s.data = nil
 	}
-	s.mu.Unlock()
-	if len(data) > 0 {
-		return nil
-	}
-	return os.Chtimes(s.path, alive, alive)
+	return nil
 }
 
 // Read returns the verdicts in a state folder, the newest first.

@@ -260,11 +260,10 @@ func TestAKillIsCountedOnce(t *testing.T) {
 	}
 }
 
-func TestANUMANodeThatIsFull(t *testing.T) {
-	h := newHost(t)
+// killOnFullNode has the kernel kill a process of app, which may use node 0 only, when that node has no memory left.
+func (h *host) killOnFullNode() {
 	h.write(appDir, "cpuset.mems.effective", "0")
 	h.write(appDir, "memory.numa_stat", "anon N0=1048576 N1=0\nshmem N0=0 N1=0")
-	h.write(besideID, "memory.numa_stat", "anon N0=94371840 N1=0\nshmem N0=1048576 N1=0")
 	r := h.recorder()
 	r.options.Memory = func() ([]deficit.Memory, error) {
 		return []deficit.Memory{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
@@ -273,6 +272,12 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 	h.events(appDir, 0, 0, 1, 0)
 	h.events(podDir, 0, 0, 1, 0)
 	h.look(r, noon.Add(time.Second))
+}
+
+func TestANUMANodeThatIsFull(t *testing.T) {
+	h := newHost(t)
+	h.write(besideID, "memory.numa_stat", "anon N0=94371840 N1=0\nshmem N0=1048576 N1=0")
+	h.killOnFullNode()
 	if got := h.verdicts; len(got) != 1 || got[0].Nodes != nodeset.Of(0) || len(got[0].Memory) != 2 || got[0].Culprit.Used != 91*mib {
 		t.Errorf("%+v", got)
 	}

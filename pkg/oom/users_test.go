@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -60,17 +59,8 @@ func TestAPodWithinItsOwnAllocationIsNotBlamed(t *testing.T) {
 	h.addPod(&ledger.PodView{Namespace: "mob", Name: "hog", UID: "u3", Cgroup: "kubepods/burstable/podu3",
 		Containers: []ledger.ContainerView{{Name: "hog", ID: "id-hog", Cgroup: "kubepods/burstable/podu3/hog", Estimate: pods.Estimate{Request: gib}}}},
 		Held{Processes: 2 * gib})
-	h.write(appDir, "cpuset.mems.effective", "0")
-	h.write(appDir, "memory.numa_stat", "anon N0=1048576 N1=0\nshmem N0=0 N1=0")
 	h.write("kubepods/podu2/db", "memory.numa_stat", fmt.Sprintf("anon N0=%d N1=0\nshmem N0=0 N1=0", 5*gib))
 	h.write("kubepods/burstable/podu3/hog", "memory.numa_stat", fmt.Sprintf("anon N0=%d N1=0\nshmem N0=0 N1=0", 2*gib))
-	r := h.recorder()
-	r.options.Memory = func() ([]deficit.Memory, error) {
-		return []deficit.Memory{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
-	}
-	h.sync(r, noon)
-	h.events(appDir, 0, 0, 1, 0)
-	h.events(podDir, 0, 0, 1, 0)
-	h.look(r, noon.Add(time.Second))
+	h.killOnFullNode()
 	h.expect("app 1 numa_node unknown by hog/hog")
 }
