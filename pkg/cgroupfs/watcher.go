@@ -108,7 +108,7 @@ func (w *Watcher) unwatch(cgroup string) {
 	delete(w.byFile, cgroup)
 }
 
-// Prune forgets those of up to count cgroups that are gone, the next ones at the next call. It looks for them without the lock.
+// Prune looks at up to count cgroups, without the lock, and forgets the ones that are gone. The next call continues with the next cgroups.
 func (w *Watcher) Prune(count int) {
 	for dir, watches := range w.toPrune(count) {
 		if w.tree.Ended(dir) {

@@ -72,7 +72,7 @@ func (r *Resolved) leaveOut(m machine.Machine) {
 	}
 }
 
-// nearest are, for the nodes that are left out, those of the others at the smallest distance.
+// nearest returns, for each node that is left out, the nodes of the map at the smallest distance.
 func (r *Resolved) nearest(m machine.Machine) map[int]memorymanager.Nearest {
 	all := map[int]memorymanager.Nearest{}
 	for _, node := range m.Nodes {

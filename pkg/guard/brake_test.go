@@ -428,7 +428,7 @@ func FuzzRaisesGrowUntilTheLimit(f *testing.F) {
 	})
 }
 
-// A node that has nothing left gives nobody more than was requested, and that at once.
+// On a node with nothing left, a container is raised to its request at once, and no further.
 func TestARequestNeedsNoRoomOnTheNode(t *testing.T) {
 	for name, test := range map[string]struct {
 		bounds Bounds

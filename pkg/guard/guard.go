@@ -91,7 +91,7 @@ func New(o Options) (*Guard, error) {
 }
 
 // Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
-// no room is cut, and that of a container that is to be left alone ends. Set waits for no write: those are made in the background until
+// no room is cut. A raise ends when its container is to be left alone. Set does not wait for writes: they are made in the background until
 // ctx ends.
 func (g *Guard) Set(ctx context.Context, containers []Container) {
 	g.mu.Lock()

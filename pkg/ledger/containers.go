@@ -60,9 +60,9 @@ func (e EndContainer) apply(l *Ledger) {
 }
 
 // releaseInits frees what the init containers of a pod have that have ended, once a later container of the pod has started. So does the
-// kubelet, whose AddContainer is told of a container that is about to start (pkg/kubelet/cm/memorymanager/memory_manager.go). It has allocated
-// for all containers of the pod by then; here each is allocated as it is created, from what the init containers had: they keep it
-// until none is to come. A sidecar keeps its allocation, and so does an init container that runs again, until it ends.
+// kubelet, whose AddContainer is told of a container that is about to start (pkg/kubelet/cm/memorymanager/memory_manager.go). The kubelet
+// has allocated all containers of the pod by then. Here a container is allocated when it is created, and reuses the memory of the init
+// containers, so that they keep it until all are created. A sidecar keeps its allocation, and so does an init container that runs again, until it ends.
 func (l *Ledger) releaseInits(p *pod) {
 	if l.manager == nil || p.Info == nil {
 		return

@@ -5,7 +5,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Holding are the cgroups that have an allocation, or are protected. Those of a pod with an allocation of its own are one.
+// Holding returns the cgroups that have an allocation or are protected. A pod with an allocation of its own is one cgroup.
 func (v *View) Holding() (cgroups []deficit.Cgroup) {
 	for _, pod := range v.Pods {
 		if pod.Blocks != nil {

@@ -105,7 +105,7 @@ func TestAnEndIsNeverLate(t *testing.T) {
 	}
 }
 
-// A look at the pod's limit, of which two containers of 4Gi have one half each, waits while one of them is resized to the limit of before.
+// Two containers of 4Gi share a pod's limit of 8Gi. The pod's limit is read, and before the result arrives one of them is resized to 8Gi.
 func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 	l, now := newLedger(t, "topologyManagerPolicy: single-numa-node"), time.Unix(1, 0)
 	web, before, after := claimPod("web", ""), 8*claimGi, 12*claimGi
