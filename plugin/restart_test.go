@@ -186,12 +186,20 @@ func TestWhatEndedWhileThePluginWasAwayIsFreed(t *testing.T) {
 	plugin.kill()
 	must(t, h.endPod(gone))
 	must(t, h.removePod(gone))
-	h.start()
+	plugin = h.start()
 	eventually(t, "only stays is allocated", func() bool {
 		got := h.entries()
 		return len(got) == 1 && strings.HasPrefix(got[0], "uid-stays/app")
 	})
-	h.deploy(guaranteed("next", 12*gi))
+	next := guaranteed("next", 12*gi)
+	h.deploy(next)
+	plugin.kill()
+	for _, last := range []*testPod{stays, next} {
+		must(t, h.endPod(last))
+		must(t, h.removePod(last))
+	}
+	h.start()
+	eventually(t, "kubepods protects no memory", func() bool { return h.knob("kubepods", "memory.min") == "0" })
 }
 
 func TestRuntimesWithAnOlderNRI(t *testing.T) {

@@ -237,21 +237,21 @@ func (p *Protector) unset(r *row) {
 	p.unsettled[r] = true
 }
 
-// Unclaim has containers hold the kernel's defaults that ended while nobody listened: the journal has them, and they are no targets.
-// The caller has just applied all targets.
+// Unclaim has cgroups hold the kernel's defaults whose containers ended while nobody listened: the journal has them, and they are no
+// targets. On a node whose last pod ended these are kubepods and its QoS classes, too. The caller has just applied all targets.
 func (p *Protector) Unclaim(ctx context.Context) {
 	if p.journal != nil {
-		_ = p.run(ctx, settling, p.unclaimedRows) // what fails in a container is logged
+		_ = p.run(ctx, settling, p.unclaimedRows) // what fails is tried again by Reconcile, which reports it
 	}
 }
 
-// unclaimedRows enters rows for containers that only the journal knows.
+// unclaimedRows enters rows for cgroups that only the journal knows.
 func (p *Protector) unclaimedRows() (rows []*row) {
 	for _, e := range p.journal.Entries() { // one for each file
-		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.ended(e.Cgroup) || p.rows[e.Cgroup] != nil {
+		if p.rows[e.Cgroup] != nil || p.ended(e.Cgroup) || p.rows[e.Cgroup] != nil {
 			continue
 		}
-		r := p.addEntry(e, cgroup.LevelContainer)
+		r := p.addEntry(e, cgroup.LevelOf(e.Cgroup))
 		p.unset(r)
 		rows = append(rows, r)
 	}
