@@ -152,6 +152,13 @@ func administrator(t *testing.T) *rest.Config {
 // startKubernetes returns an administrator and the path of the audit log.
 func startKubernetes(t *testing.T) (admin *rest.Config, audit string) {
 	t.Helper()
+	server, admin, audit := newKubernetes(t)
+	return ready(t, admin, server), audit
+}
+
+// newKubernetes is the command of an API server whose etcd runs.
+func newKubernetes(t *testing.T) (server *exec.Cmd, admin *rest.Config, audit string) {
+	t.Helper()
 	program := kubeAPIServer(t)
 	dir, address := t.TempDir(), freeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
@@ -163,11 +170,11 @@ func startKubernetes(t *testing.T) (admin *rest.Config, audit string) {
 	must(t, os.WriteFile(tokens, []byte(`test-token,admin,admin,"system:masters"`+"\njane-token,jane,jane\njohn-token,john,john\n"), 0o600))
 	must(t, os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"), 0o600))
 	admin = &rest.Config{Host: "https://" + address, BearerToken: "test-token", QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
-	return ready(t, admin, exec.Command(program, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",
+	return exec.Command(program, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",
 		"--advertise-address", "127.0.0.1", "--secure-port", port, "--service-cluster-ip-range", "10.0.0.0/24",
 		"--service-account-issuer", "https://test", "--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--token-auth-file", tokens, "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount",
-		"--audit-policy-file", policy, "--audit-log-path", audit)), audit
+		"--audit-policy-file", policy, "--audit-log-path", audit), admin, audit
 }
 
 // rendered are the documents of the chart with everything switched on, by their kind.

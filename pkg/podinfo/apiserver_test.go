@@ -26,7 +26,7 @@ import (
 )
 
 // podServer is a small HTTP server that speaks the pod list and watch of the Kubernetes API, in protobuf. It is not an API
-// server: it has no storage, no admission and no other resource. A test against a real one has the build tag apiserver.
+// server: it has no storage, no admission and no other resource. deploy/apiserver has a test against a real one.
 type podServer struct {
 	*httptest.Server
 	codec    runtime.SerializerInfo
