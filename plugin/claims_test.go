@@ -252,11 +252,23 @@ func (h *claimsHost) prepare(claim *drav1.Claim) (devices []string, problem stri
 
 func (h *claimsHost) unprepare(claim *drav1.Claim) {
 	h.t.Helper()
-	response, err := drav1.NewDRAPluginClient(h.dial()).NodeUnprepareResources(context.Background(), &drav1.NodeUnprepareResourcesRequest{Claims: []*drav1.Claim{claim}})
-	must(h.t, err)
-	if problem := response.Claims[claim.Uid].Error; problem != "" {
+	if problem := h.tryUnprepare(claim); problem != "" {
 		h.t.Error(problem)
 	}
+}
+
+// tryUnprepare returns the error.
+func (h *claimsHost) tryUnprepare(claim *drav1.Claim) (problem string) {
+	h.t.Helper()
+	response, err := drav1.NewDRAPluginClient(h.dial()).NodeUnprepareResources(context.Background(), &drav1.NodeUnprepareResourcesRequest{Claims: []*drav1.Claim{claim}})
+	must(h.t, err)
+	return response.Claims[claim.Uid].Error
+}
+
+// stop ends the container of a pod.
+func (h *claimsHost) stop(p *testPod) {
+	h.t.Helper()
+	must(h.t, h.runtime.StopContainer(context.Background(), p.id()))
 }
 
 // record are the names of the claims in the CDI folder, and of those that the daemon shows.
@@ -417,6 +429,8 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	if err := h.createWith(guaranteed("thief", gi), devices, true); err == nil {
 		t.Error("a pod got the claim of another")
 	}
+	h.stop(a)
+	h.stop(b)
 	h.unprepare(one)
 	h.unprepare(one)
 	h.unprepare(two)
@@ -455,6 +469,7 @@ func TestALimitAboveSeveralClaims(t *testing.T) {
 		if test.want != "" && !strings.Contains(out, test.want) || test.want == "" && strings.Contains(out, "[above-claim]") {
 			t.Errorf("%s: verify says %q%s, want %q", name, out, problem, test.want)
 		}
+		h.stop(pod)
 		for _, claim := range claims {
 			h.unprepare(claim)
 		}
@@ -592,12 +607,92 @@ func TestAClaimThatPassesToAnotherPod(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the resource claim default/one is in use by pod default/first: containers of one pod can share a claim, pods cannot") {
 		t.Errorf("error %v", err)
 	}
-	must(t, h.runtime.StopContainer(context.Background(), first.id()))
+	h.stop(first)
 	must(t, h.createWith(second, devices, true))
 	must(t, h.startContainer(second))
 	if got := h.mems(second); got != "1" {
 		t.Errorf("cpuset.mems %q", got)
 	}
+}
+
+// After a forced deletion the API server has forgotten a pod whose containers run for their grace period, and the claim is the next
+// pod's. The running container keeps it, also over a restart of the plugin.
+func TestAClaimThatIsTakenFromARunningContainer(t *testing.T) {
+	t.Parallel()
+	h := newClaimsHost(t)
+	plugin := h.start()
+	claim := h.api.allocate("one", []string{"first"}, 1)
+	devices, problem := h.prepare(claim)
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	first, second := guaranteed("first", 2*gi), guaranteed("second", 2*gi)
+	must(t, h.runPod(first))
+	must(t, h.createWith(first, devices, true))
+	must(t, h.startContainer(first))
+	h.api.allocate("one", []string{"second"}, 1)
+	must(t, h.runPod(second))
+	const inUse = "the resource claim default/one is in use by pod default/first"
+	refused := func() {
+		t.Helper()
+		if err := h.createWith(second, devices, true); err == nil || !strings.Contains(err.Error(), inUse) {
+			t.Errorf("creating the other pod's container: got %v, want %s", err, inUse)
+		}
+	}
+	refused()
+	if _, problem := h.prepare(claim); problem != "prepare claim default/one: "+inUse {
+		t.Errorf("preparing it for the other pod: %q", problem)
+	}
+	if problem := h.tryUnprepare(claim); problem != "release claim: "+inUse {
+		t.Errorf("releasing it: %q", problem)
+	}
+	plugin.kill()
+	h.start()
+	refused()
+	h.wantRecord("one")
+	cgroup := path.Join(first.cgroup(), first.id())
+	if got := []string{h.knob(cgroup, "cpuset.mems"), h.knob(cgroup, "memory.min")}; !slices.Equal(got, []string{"1", "2104532992"}) {
+		t.Errorf("the running container has %v", got)
+	}
+	h.stop(first)
+	must(t, h.createWith(second, devices, true))
+	h.stop(second)
+	h.unprepare(claim)
+	h.wantRecord()
+}
+
+// A claim that the API server has forgotten is released at a start of the plugin, but not under its container.
+func TestAClaimThatIsGoneUnderItsContainer(t *testing.T) {
+	t.Parallel()
+	h := newClaimsHost(t)
+	plugin := h.start()
+	used := h.api.allocate("a-used", []string{"one"}, 1)
+	devices, problem := h.prepare(used)
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	if _, problem := h.prepare(h.api.allocate("b-unused", []string{"two"}, 0)); problem != "" {
+		t.Fatal(problem)
+	}
+	pod := guaranteed("one", 2*gi)
+	must(t, h.runPod(pod))
+	must(t, h.createWith(pod, devices, true))
+	must(t, h.startContainer(pod))
+	plugin.kill()
+	h.api.delete("a-used")
+	h.api.delete("b-unused")
+	h.start()
+	eventually(t, "the claims are looked up, in the order of their names", func() bool {
+		kept, _ := h.record()
+		return !slices.Contains(kept, "b-unused")
+	})
+	h.wantRecord("a-used")
+	if got := h.knob(path.Join(pod.cgroup(), pod.id()), "memory.min"); got != "2104532992" {
+		t.Errorf("memory.min is %s", got)
+	}
+	h.stop(pod)
+	h.unprepare(used)
+	h.wantRecord()
 }
 
 // BenchmarkPrepare is what the kubelet waits for before a pod's sandbox: socket, API server (a fake one), records and answer. Put

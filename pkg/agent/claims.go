@@ -15,9 +15,11 @@ func (a *Agent) PrepareClaim(ctx context.Context, claim claims.Claim) error {
 	return effects.Err
 }
 
-// UnprepareClaim releases a claim; one that is not known has been released.
-func (a *Agent) UnprepareClaim(ctx context.Context, uid string) {
-	a.handle(ctx, ledger.UnprepareClaim{UID: uid})
+// UnprepareClaim releases a claim; one that is not known has been released. The error refuses one that a living container has.
+func (a *Agent) UnprepareClaim(ctx context.Context, uid string) error {
+	effects := a.step(ledger.UnprepareClaim{UID: uid})
+	a.finish(ctx, effects)
+	return effects.Err
 }
 
 // OnUnreserved has the agent call a function before it creates a container with a claim that was not reserved for the
@@ -37,7 +39,7 @@ func (a *Agent) rereadClaims(ctx context.Context, pod ledger.Pod, container ledg
 		return
 	}
 	a.mu.Lock()
-	reread, unreserved := a.reread, claims.Unreserved(a.ledger.Claims(), container.Claims, pod.UID)
+	reread, unreserved := a.reread, a.ledger.Unreserved(pod, container)
 	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, rereadTimeout)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Claim is a resource claim. The scheduler has chosen the NUMA nodes, and its memory is allocated there from Prepare to Unprepare,
-// whatever containers use it. It never changes; a new one takes its place.
+// Claim is a resource claim. The scheduler has chosen the NUMA nodes, and its memory is allocated there from Prepare to Unprepare, also
+// where no container uses it. It never changes; a new one takes its place.
 type Claim struct {
 	UID, Namespace, Name string
 	// Pods are the UIDs of the pods that it is reserved for.

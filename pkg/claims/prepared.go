@@ -27,46 +27,57 @@ func (p Prepared) List() []Claim {
 	return list
 }
 
+// UIDs are the claims that a container names, each once.
+func UIDs(refs []Ref) (uids []string) {
+	for _, ref := range refs {
+		if !slices.Contains(uids, ref.UID) {
+			uids = append(uids, ref.UID)
+		}
+	}
+	return uids
+}
+
 // Unreserved are the claims that a container names and that are not reserved for its pod.
-func Unreserved(prepared []Claim, refs []Ref, podUID string) (all []Claim) {
-	for _, claim := range prepared {
-		names := slices.ContainsFunc(refs, func(r Ref) bool { return r.UID == claim.UID })
-		if names && !slices.Contains(claim.Pods, podUID) {
-			all = append(all, claim)
+func (p Prepared) Unreserved(refs []Ref, podUID string) (all []Claim) {
+	for _, uid := range UIDs(refs) {
+		if claim := p[uid]; claim != nil && !slices.Contains(claim.Pods, podUID) {
+			all = append(all, *claim)
 		}
 	}
 	return all
 }
 
-// Part is the part that a container of a pod names. The error says why the container cannot have it.
-func (p Prepared) Part(ref Ref, podUID string) (Part, error) {
-	claim := p[ref.UID]
-	switch {
+// For says why a claim is not a pod's.
+func (p Prepared) For(uid, podUID string) error {
+	switch claim := p[uid]; {
 	case claim == nil:
-		return Part{}, fmt.Errorf("its resource claim %s is not prepared on this node", ref.UID)
+		return fmt.Errorf("its resource claim %s is not prepared on this node", uid)
 	case !slices.Contains(claim.Pods, podUID):
-		return Part{}, fmt.Errorf("the resource claim %s is not reserved for its pod", claim)
-	case ref.Part >= len(claim.Parts):
-		return Part{}, fmt.Errorf("the resource claim %s has no device %d", claim, ref.Part)
+		return fmt.Errorf("the resource claim %s is not reserved for its pod", claim)
 	}
-	return claim.Parts[ref.Part], nil
+	return nil
 }
 
-// InUse says that a container cannot have a claim because another pod uses it.
-func (p Prepared) InUse(ref Ref, namespace, pod string) error {
-	return fmt.Errorf("the resource claim %s is in use by pod %s/%s: containers of one pod can share a claim, pods cannot", p[ref.UID], namespace, pod)
+// Parts are those that a container names of claims that are its pod's.
+func (p Prepared) Parts(refs []Ref) ([]Part, error) {
+	parts := make([]Part, 0, len(refs))
+	for _, ref := range refs {
+		claim := p[ref.UID]
+		if ref.Part >= len(claim.Parts) {
+			return nil, fmt.Errorf("the resource claim %s has no device %d", claim, ref.Part)
+		}
+		parts = append(parts, claim.Parts[ref.Part])
+	}
+	return parts, nil
 }
 
 // Names are the claims that a container names, each once, by namespace and name; by UID where a claim is not prepared.
 func (p Prepared) Names(refs []Ref) (names []string) {
-	for _, ref := range refs {
-		name := ref.UID
-		if claim := p[ref.UID]; claim != nil {
-			name = claim.String()
+	for _, uid := range UIDs(refs) {
+		if claim := p[uid]; claim != nil {
+			uid = claim.String()
 		}
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+		names = append(names, uid)
 	}
 	return names
 }

@@ -20,18 +20,25 @@ var ClaimNotPrepared = memorymanager.NewReason("ClaimNotPrepared")
 // hasClaims is why the Memory Manager does not place a container with claims.
 const hasClaims = "its resource claims say where its memory is"
 
-// PrepareClaim allocates a claim on its nodes. A claim that has its allocation keeps it. Err refuses one that does not fit.
+// PrepareClaim allocates a claim on its nodes. A claim that has its allocation keeps it. Err refuses one that does not fit, or that a
+// living container of a pod has for which it is not reserved any more.
 type PrepareClaim struct{ Claim claims.Claim }
 
 func (e PrepareClaim) apply(l *Ledger) {
 	known := l.state.Claims[e.Claim.UID]
-	if known != nil && reflect.DeepEqual(known.Parts, e.Claim.Parts) {
-		if slices.Equal(known.Pods, e.Claim.Pods) {
+	same := known != nil && reflect.DeepEqual(known.Parts, e.Claim.Parts)
+	if same && slices.Equal(known.Pods, e.Claim.Pods) {
+		return
+	}
+	if user := l.claimUser(e.Claim.UID); user != nil && !(same && slices.Contains(e.Claim.Pods, user.UID)) {
+		l.step.effects.Err = inUse(known, user)
+		return
+	}
+	if !same {
+		if err := l.state.Claims.Fits(&e.Claim, l.roomForClaims()); err != nil {
+			l.step.effects.Err = fmt.Errorf("claim %s: %w", &e.Claim, err)
 			return
 		}
-	} else if err := l.state.Claims.Fits(&e.Claim, l.roomForClaims()); err != nil {
-		l.step.effects.Err = fmt.Errorf("claim %s: %w", &e.Claim, err)
-		return
 	}
 	l.setClaim(e.Claim.UID, &e.Claim)
 	if known == nil {
@@ -39,21 +46,45 @@ func (e PrepareClaim) apply(l *Ledger) {
 	}
 }
 
-// UnprepareClaim releases a claim's allocation. A claim that is not known has been released before.
+// UnprepareClaim releases a claim's allocation. A claim that is not known has been released before. Err refuses one that a living
+// container has.
 type UnprepareClaim struct{ UID string }
 
 func (e UnprepareClaim) apply(l *Ledger) {
-	if known := l.state.Claims[e.UID]; known != nil {
-		l.setClaim(e.UID, nil)
-		l.note(Info, "claim released", claimFields(known), nil)
+	known := l.state.Claims[e.UID]
+	if known == nil {
+		return
 	}
+	if user := l.claimUser(e.UID); user != nil {
+		l.step.effects.Err = inUse(known, user)
+		return
+	}
+	l.setClaim(e.UID, nil)
+	l.note(Info, "claim released", claimFields(known), nil)
+}
+
+// claimUser is the pod of the living containers that have a claim; nil is none. The claim stays as it is until they have ended: after a
+// forced deletion the API server has forgotten a pod whose containers run for their grace period.
+func (l *Ledger) claimUser(uid string) *pod {
+	if claim := l.state.Claims[uid]; claim != nil {
+		for part := range claim.Parts {
+			if used := l.used[claims.Ref{UID: uid, Part: part}]; used.by != nil {
+				return used.by
+			}
+		}
+	}
+	return nil
+}
+
+func inUse(claim *claims.Claim, by *pod) error {
+	return fmt.Errorf("the resource claim %s is in use by pod %s/%s", claim, by.Namespace, by.Name)
 }
 
 func claimFields(c *claims.Claim) map[string]any {
 	return map[string]any{"claim": c.String(), "uid": c.UID, "numaNodes": claims.Nodes(c.Parts).String()}
 }
 
-// setClaim replaces a claim, nil ends it. Its containers are brought to it.
+// setClaim replaces a claim, nil ends it. Containers that have lacked it are brought to it.
 func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	if claim == nil {
 		delete(l.state.Claims, uid)
@@ -66,11 +97,9 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	}
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if c.alive() && c.uses(uid) {
+			if c.alive() && !c.HasClaims && c.names(uid) {
 				l.hasChanged(p)
-				if claim != nil {
-					_ = l.placeByClaims(c) // refuses nothing that runs
-				}
+				_ = l.placeByClaims(c) // refuses nothing that runs
 			}
 		}
 	}
@@ -78,6 +107,11 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
+
+// Unreserved are the claims that a container names and that are not known to be reserved for its pod.
+func (l *Ledger) Unreserved(pod Pod, c Container) []claims.Claim {
+	return l.state.Claims.Unreserved(c.Claims, pod.UID)
+}
 
 // roomForClaims is what claims may have under the configuration in force.
 func (l *Ledger) roomForClaims() claims.Room {
@@ -96,55 +130,82 @@ func (l *Ledger) noteLostClaims() {
 // byClaims reports whether claims, and not the Memory Manager, say where a container's memory is.
 func (c *container) byClaims() bool { return len(c.Claims) > 0 || c.TooManyClaims }
 
-// uses reports whether a container names a part of a claim.
-func (c *container) uses(claim string) bool {
+// names reports whether a container names a part of a claim.
+func (c *container) names(claim string) bool {
 	return slices.ContainsFunc(c.Claims, func(r claims.Ref) bool { return r.UID == claim })
 }
 
-// partsOf are the parts of claims that a container names. The error says why it cannot have them.
-func (l *Ledger) partsOf(c *container) ([]claims.Part, error) {
-	if c.TooManyClaims {
-		return nil, claims.ErrTooMany
-	}
-	var parts []claims.Part
-	for _, ref := range c.Claims {
-		part, err := l.state.Claims.Part(ref, c.pod.UID)
-		if err != nil {
-			return nil, err
-		}
-		if other := l.otherUser(c.pod, ref.UID); other != nil {
-			return nil, l.state.Claims.InUse(ref, other.Namespace, other.Name)
-		}
-		parts = append(parts, part)
-	}
-	return parts, nil
+// judged is what a container has of what it names of resource claims. It follows from claims that do not change while it has them.
+type judged struct {
+	names   []string // of all that it names, as NAMESPACE/NAME
+	nodes   nodeset.Set
+	amounts memorymanager.Request
+	blocks  []memorymanager.Block
 }
 
-// otherUser is another pod with a container that uses a claim; nil is none.
-func (l *Ledger) otherUser(p *pod, claim string) *pod {
-	known := l.state.Claims[claim]
-	for _, uid := range known.Pods {
-		other := l.pods[uid]
-		if other == nil || other == p || len(other.users) == 0 {
-			continue
-		}
-		for part := range known.Parts {
-			if slices.ContainsFunc(other.users[claims.Ref{UID: claim, Part: part}], func(c *container) bool { return !c.Nodes.Empty() }) {
-				return other
-			}
-		}
+// use is how many living containers of a pod have a part of a claim.
+type use struct {
+	by         *pod
+	containers int
+}
+
+// takeClaims gives a container what it names. The error says why it cannot have it. Each claim is judged once for a container: what it
+// has stays until it ends.
+func (l *Ledger) takeClaims(c *container) error {
+	c.judged = judged{names: l.state.Claims.Names(c.Claims)}
+	parts, err := l.judgeClaims(c)
+	if c.HasClaims = err == nil; err != nil {
+		return err
+	}
+	c.judged.nodes, c.judged.amounts, c.judged.blocks = claims.Nodes(parts), claims.Sum(parts), claims.Blocks(parts)
+	for _, ref := range c.Claims {
+		l.used[ref] = use{c.pod, l.used[ref].containers + 1}
 	}
 	return nil
 }
 
+// judgeClaims are the parts of claims that a container names, if it can have them.
+func (l *Ledger) judgeClaims(c *container) ([]claims.Part, error) {
+	if c.TooManyClaims {
+		return nil, claims.ErrTooMany
+	}
+	for _, uid := range claims.UIDs(c.Claims) {
+		if user := l.claimUser(uid); user != nil && user != c.pod {
+			return nil, fmt.Errorf("%w: containers of one pod can share a claim, pods cannot", inUse(l.state.Claims[uid], user))
+		}
+		if err := l.state.Claims.For(uid, c.pod.UID); err != nil {
+			return nil, err
+		}
+	}
+	return l.state.Claims.Parts(c.Claims)
+}
+
+// leaveClaims takes from a container what takeClaims gave.
+func (l *Ledger) leaveClaims(c *container) {
+	if c.HasClaims {
+		for _, ref := range c.Claims {
+			if left := l.used[ref].containers - 1; left > 0 {
+				l.used[ref] = use{c.pod, left}
+			} else {
+				delete(l.used, ref)
+			}
+		}
+	}
+	c.HasClaims, c.judged = false, judged{}
+}
+
 // placeByClaims gives a container the nodes of its claims. The error refuses it.
 func (l *Ledger) placeByClaims(c *container) error {
-	if l.unpin(c, "pinned by the kubelet") {
-		return nil
+	byKubelet := l.unpin(c, "pinned by the kubelet")
+	var err error
+	if !c.HasClaims {
+		err = l.takeClaims(c)
 	}
-	parts, err := l.partsOf(c)
-	if err == nil {
-		c.Nodes, c.Pinning = claims.Nodes(parts), "pinned by resource claim "+strings.Join(l.state.Claims.Names(c.Claims), " and ")
+	switch {
+	case byKubelet:
+		return nil
+	case err == nil:
+		c.Nodes, c.Pinning = c.judged.nodes, "pinned by resource claim "+strings.Join(c.judged.names, " and ")
 		return nil
 	}
 	c.Pinning = "not pinned: " + err.Error()
@@ -157,59 +218,26 @@ func (l *Ledger) placeByClaims(c *container) error {
 	return err
 }
 
-// amountsOf is what a container's claims allocate for it alone: nil where it shares one with another living container of its
-// pod, because nothing says how much of it is whose.
-func (l *Ledger) amountsOf(c *container) memorymanager.Request {
-	parts, err := l.partsOf(c)
-	if err != nil || len(parts) == 0 {
+// ownAmounts are what a container's claims allocate for it alone: nil where it shares one with another living container of its pod,
+// because nothing says how much of it is whose. It returns at the first part that is shared. The others are one container's each, so that
+// all containers together look at each part once.
+func (l *Ledger) ownAmounts(c *container) memorymanager.Request {
+	if !c.HasClaims {
 		return nil
 	}
 	for _, ref := range c.Claims {
-		if users := c.pod.users[ref]; len(users) > 1 || len(users) == 1 && users[0] != c {
+		if l.used[ref].containers > 1 {
 			return nil
 		}
 	}
-	return claims.Sum(parts)
+	return c.judged.amounts
 }
 
 // claimedEstimate is the memory request of a container whose claims say it; false is one without.
 func (l *Ledger) claimedEstimate(c *container) (pods.Estimate, bool) {
-	if len(c.Claims) == 0 {
-		return pods.Estimate{}, false
-	}
-	bytes := l.amountsOf(c).Of(memorymanager.Memory)
+	bytes := l.ownAmounts(c).Of(memorymanager.Memory)
 	if bytes > 0 && c.Limit > 0 {
 		bytes = min(bytes, c.Limit)
 	}
 	return pods.Estimate{Request: bytes, Source: memoryqos.SourceClaim}, bytes > 0
-}
-
-// joinClaims counts a container among those that use its claims.
-func (c *container) joinClaims() {
-	for _, ref := range c.Claims {
-		if c.pod.users == nil {
-			c.pod.users = map[claims.Ref][]*container{}
-		}
-		c.pod.users[ref] = append(c.pod.users[ref], c)
-	}
-}
-
-// leaveClaims ends what joinClaims began.
-func (c *container) leaveClaims() {
-	for _, ref := range c.Claims {
-		users := slices.DeleteFunc(c.pod.users[ref], func(user *container) bool { return user == c })
-		if c.pod.users[ref] = users; len(users) == 0 {
-			delete(c.pod.users, ref)
-		}
-	}
-}
-
-// claimsOf are the names of a container's claims, and what they allocate for it alone.
-func (l *Ledger) claimsOf(c *container) (names []string, amounts memorymanager.Request, blocks []memorymanager.Block) {
-	names = l.state.Claims.Names(c.Claims)
-	parts, err := l.partsOf(c)
-	if err != nil || c.ByKubelet {
-		return names, nil, nil
-	}
-	return names, l.amountsOf(c), claims.Blocks(parts)
 }

@@ -176,9 +176,60 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 	if got := l.containers[c.ID]; got.Nodes.String() != "0" || !slices.Equal(effects.Sync, []string{c.ID}) {
 		t.Errorf("nodes %s, to bring %v", got.Nodes, effects.Sync)
 	}
-	l.Step(now, UnprepareClaim{"uid-a"})
-	if got := l.containers[c.ID]; got.Nodes.String() != "0" {
-		t.Errorf("a running container lost its nodes with its claim: %s", got.Nodes)
+}
+
+// As long as a container that has a claim lives, the claim is its pod's as it was allocated, whatever the API server has forgotten: after
+// a forced deletion containers run for their grace period.
+func TestAClaimStaysWithItsContainers(t *testing.T) {
+	const inUse = "the resource claim default/a is in use by pod default/one"
+	now, one, two := time.Unix(1, 0), claimPod("one", ""), claimPod("two", "")
+	first := claimed(one, "main", 12*claimGi, claims.Ref{UID: "uid-a"})
+	second := claimed(two, "main", 12*claimGi, claims.Ref{UID: "uid-a"})
+	prepared := claimOf("a", []string{"one"}, on(0, 12*claimGi))
+	for name, ended := range map[string]Event{
+		"until it ends":         EndContainer{ID: first.Container.ID},
+		"until its pod ends":    EndPod{Pod: one, Gone: true},
+		"until it is abandoned": AbandonContainer{ID: first.Container.ID},
+		"until it is not found": Synchronize{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "dra: {enabled: true}")
+			l.Step(now, PrepareClaim{prepared})
+			runs(t, l)
+			if err := l.Step(now, first).Err; err != nil {
+				t.Fatal(err)
+			}
+			attempts := []struct {
+				event Event
+				want  string // the error as long as the container lives
+			}{
+				{PrepareClaim{claimOf("a", []string{"two"}, on(0, 12*claimGi))}, inUse},
+				{PrepareClaim{claimOf("a", []string{"one"}, on(1, claimGi))}, inUse},
+				{PrepareClaim{claimOf("a", []string{"one", "two"}, on(0, 12*claimGi))}, ""},
+				{second, inUse + ": containers of one pod can share a claim, pods cannot"},
+				{PrepareClaim{prepared}, ""},
+				{second, inUse + ": containers of one pod can share a claim, pods cannot"},
+				{UnprepareClaim{"uid-a"}, inUse},
+				{PrepareClaim{claimOf("b", []string{"two"}, on(0, 12*claimGi))}, "claim default/b: takes 12Gi of memory on NUMA node 0, where claims have 3.5Gi left"},
+			}
+			for _, attempt := range attempts {
+				got := ""
+				if err := l.Step(now, attempt.event).Err; err != nil {
+					got = err.Error()
+				}
+				if got != attempt.want {
+					t.Errorf("%T: got %q, want %q", attempt.event, got, attempt.want)
+				}
+				if c := l.containers[first.Container.ID]; c.Nodes.String() != "0" || c.pod.derived.runs[0].request.Request != 12*claimGi {
+					t.Errorf("%T: the container has nodes %s and a request of %d", attempt.event, c.Nodes, c.pod.derived.runs[0].request.Request)
+				}
+			}
+			for _, event := range []Event{ended, attempts[0].event, second, EndPod{Pod: two, Gone: true}, attempts[6].event, attempts[7].event} {
+				if err := l.Step(now, event).Err; err != nil {
+					t.Errorf("%T after its end: %v", event, err)
+				}
+			}
+		})
 	}
 }
 
@@ -260,30 +311,32 @@ func TestWithoutDRANothingHeedsClaims(t *testing.T) {
 }
 
 // Whatever comes in whatever order, a restart of the plugin included: what is allocated for claims is what is prepared and not
-// released, and pods never have what claims may have.
+// released, pods never have what claims may have, and what the container of a pod has of claims stays its until it ends.
 func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		now := time.Unix(1, 0)
 		l := newLedger(t, "dra: {enabled: true}")
 		want := map[string]claims.Claim{}
-		var kept []claims.Claim // by their specifications
-		for range 300 {
-			name := fmt.Sprint("c", r.IntN(12))
+		var kept []claims.Claim      // by their specifications
+		users := map[string]string{} // the claims that are used, by pod
+		for i := range 300 {
+			name, other := fmt.Sprint("c", r.IntN(12)), fmt.Sprint("pc", r.IntN(12))
 			var event Event
 			switch r.IntN(5) {
 			case 0, 1:
-				event = PrepareClaim{claimOf(name, []string{"p" + name}, on(r.IntN(2), claimGi<<r.IntN(3)), on(r.IntN(2), claimGi))}
+				event = PrepareClaim{claimOf(name, []string{"p" + name, other}, on(r.IntN(2), claimGi<<r.IntN(3)), on(r.IntN(2), claimGi))}
 			case 2:
 				event = UnprepareClaim{"uid-" + name}
 			case 3:
-				pod := claimPod("p"+name, []string{"", "burstable/"}[r.IntN(2)])
+				pod := claimPod([]string{"p" + name, other}[r.IntN(2)], []string{"", "burstable/"}[r.IntN(2)])
 				event = claimed(pod, "main", claimGi<<r.IntN(3), []claims.Ref{{UID: "uid-" + name, Part: r.IntN(2)}}[:r.IntN(2)]...)
 			default:
 				if r.IntN(4) > 0 {
 					event = EndPod{Pod: claimPod("p"+name, ""), Gone: true}
 					break
 				}
+				clear(users)
 				state := l.manager.State()
 				restarted, err := New(now, Options{Config: l.state.Resolved, Claims: kept})
 				if err != nil {
@@ -295,6 +348,9 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 				l = restarted
 				continue
 			}
+			if i%10 == 0 {
+				l = reopened(t, l)
+			}
 			effects := l.Step(now, event)
 			kept = l.Claims()
 			switch e := event.(type) {
@@ -303,7 +359,23 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 					want[e.Claim.UID] = e.Claim
 				}
 			case UnprepareClaim:
-				delete(want, e.UID)
+				if effects.Err == nil {
+					delete(want, e.UID)
+				}
+			case CreateContainer: // in the place of the one before
+				delete(users, e.Pod.UID)
+				if refs := e.Container.Claims; effects.Err == nil && len(refs) > 0 {
+					users[e.Pod.UID] = refs[0].UID
+				}
+			case EndPod:
+				delete(users, e.Pod.UID)
+			}
+			owners := map[string]string{}
+			for pod, claim := range users {
+				if before, used := owners[claim]; used || !slices.Contains(want[claim].Pods, pod) {
+					t.Fatalf("seed %d, %+v: pod %s has a container with claim %v, and so has pod %q", seed, event, pod, want[claim], before)
+				}
+				owners[claim] = pod
 			}
 			for i, node := range l.manager.Nodes() {
 				for _, table := range node.Memory {
@@ -400,22 +472,65 @@ func TestARefusedContainerCostsNothing(t *testing.T) {
 
 // A container that shares a part of a claim has none of it by itself, and all of it once the others have ended.
 func TestAPartOfAClaimHasUsers(t *testing.T) {
-	p, ref := &pod{}, claims.Ref{UID: "uid-a", Part: 0}
-	var all []*container
-	for range 5 {
-		c := &container{&Slot{Run: Run{Claims: []claims.Ref{ref}}}, p}
-		c.joinClaims()
-		all = append(all, c)
+	l, web, names := newLedger(t, "dra: {enabled: true}"), claimPod("web", ""), []string{"a", "b", "c", "d"}
+	l.after(PrepareClaim{claimOf("a", []string{"web"}, on(0, 2*claimGi))})
+	for _, name := range names {
+		l.after(claimed(web, name, claimGi, claims.Ref{UID: "uid-a"}))
 	}
-	for i, c := range all {
-		if users := p.users[ref]; len(users) != 5-i || users[0] != c {
-			t.Errorf("%d containers have left, and %v use it", i, users)
+	for i, name := range names {
+		for _, c := range l.View().Pods[0].Containers {
+			if alone := c.Claimed.Of(memorymanager.Memory) == 2*claimGi; alone != (i == len(names)-1) {
+				t.Errorf("%d containers have left: %s has %v", i, c.Name, c.Claimed)
+			}
 		}
-		c.leaveClaims()
-		c.leaveClaims() // once more changes nothing
+		l.after(EndContainer{ID: "web-" + name}, EndContainer{ID: "web-" + name}) // once more changes nothing
 	}
-	if len(p.users) > 0 {
-		t.Errorf("%v are left", p.users)
+	if len(l.used) > 0 {
+		t.Errorf("%v are left", l.used)
+	}
+}
+
+// What containers have of claims costs a view, and a create or the end of another container of their pod, no more for claims of many
+// devices. It is not looked up again: the claims are out of the ledger's sight meanwhile.
+func TestClaimsAreJudgedOnce(t *testing.T) {
+	now, many := time.Unix(1, 0), claimPod("many", "burstable/")
+	cost := func(devices int) float64 {
+		l, reserved := newLedger(t, "dra: {enabled: true}"), []string{"many"}
+		for i := range 50 {
+			reserved = append(reserved, fmt.Sprint("other", i))
+		}
+		var refs []claims.Ref
+		for node, name := range []string{"a", "b"} {
+			var parts []claims.Part
+			for i := range devices {
+				parts = append(parts, on(node, 2<<20))
+				refs = append(refs, claims.Ref{UID: "uid-" + name, Part: i})
+			}
+			l.Step(now, PrepareClaim{claimOf(name, reserved, parts...)})
+		}
+		runs(t, l)
+		for i := range 30 {
+			if err := l.Step(now, claimed(many, fmt.Sprint("c", i), claimGi, refs...)).Err; err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := l.View().Pods[0]
+		l.state.Claims = nil
+		limit := uint64(0)
+		allocations := testing.AllocsPerRun(10, func() {
+			limit++
+			l.Step(now, UpdatePod{Pod: many, Limit: limit})
+			l.Step(now, claimed(many, "plain", claimGi))
+			l.Step(now, EndContainer{ID: "many-plain"})
+			l.View()
+		})
+		if diff := cmp.Diff(before.Containers, l.View().Pods[0].Containers); diff != "" {
+			t.Error(diff)
+		}
+		return allocations
+	}
+	if many, one := cost(32), cost(1); many > one {
+		t.Errorf("containers that name claims of 32 devices cost %v allocations, of one device %v", many, one)
 	}
 }
 

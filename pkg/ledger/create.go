@@ -105,7 +105,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	if c.ID == received.ID && len(c.Devices) > 0 {
 		devices = c.Devices
 	}
-	c.leaveClaims()
+	l.leaveClaims(c)
 	revision := c.Revision + 1
 	c.Run = Run{
 		ID: received.ID, Phase: phase, Born: l.step.now, Revision: revision, Seq: l.step.seq,
@@ -120,7 +120,6 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	}
 	delete(l.state.Raises, received.ID)
 	l.containers[received.ID] = c
-	c.joinClaims()
 	c.CPUNodes = l.exclusiveCPUs(c)
 }
 
@@ -147,7 +146,7 @@ func (l *Ledger) end(c *container) {
 		delete(l.containers, c.ID)
 	}
 	c.Phase, c.Raised, c.Pending = Stopped, 0, nil
-	c.leaveClaims()
+	l.leaveClaims(c)
 }
 
 // forget drops a container that has ended and has no allocation.

@@ -50,6 +50,7 @@ type Ledger struct {
 	living     []*pod                // the same pods, as state.Pods; pod.index is the position
 	values     []memoryqos.PodValues // of the living pods' cgroups, contiguous because they are summed at many events
 	containers map[string]*container // every container that has not ended, by the runtime's id
+	used       map[claims.Ref]use    // the parts of resource claims that containers have
 	generation uint64                // moves with every change that a view shows
 
 	step step // of the Step under way
@@ -92,7 +93,10 @@ func New(now time.Time, o Options) (*Ledger, error) {
 
 // startWith is a ledger of a state without pods and allocations.
 func startWith(s State) (*Ledger, error) {
-	l := &Ledger{state: s, pods: map[string]*pod{}, containers: map[string]*container{}}
+	if s.Claims == nil { // JSON leaves an empty one out
+		s.Claims = claims.Prepared{}
+	}
+	l := &Ledger{state: s, pods: map[string]*pod{}, containers: map[string]*container{}, used: map[claims.Ref]use{}}
 	l.takeMachine()
 	l.aside = s.Claims.SetAside(s.Resolved.Claimable, s.Resolved.Nodes)
 	var err error

@@ -148,7 +148,10 @@ func (l *Ledger) podView(p *pod) *PodView {
 			shown.Shared = view.Blocks != nil && len(request(c)) == 0
 		}
 		if len(c.Claims) > 0 {
-			shown.Claims, shown.Claimed, shown.Blocks = l.claimsOf(c)
+			shown.Claims, shown.Claimed, shown.Blocks = c.judged.names, nil, nil
+			if !c.ByKubelet {
+				shown.Claimed, shown.Blocks = l.ownAmounts(c), c.judged.blocks
+			}
 		}
 		view.Containers = append(view.Containers, shown)
 	}

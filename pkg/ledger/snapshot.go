@@ -73,7 +73,11 @@ func (l *Ledger) openPod(s *PodState) {
 		c := p.hold(slot)
 		if c.alive() {
 			l.containers[c.ID] = c
-			c.joinClaims()
+			if c.HasClaims {
+				_ = l.takeClaims(c) // it had them
+			} else {
+				c.judged.names = l.state.Claims.Names(c.Claims)
+			}
 		}
 	}
 	l.takeRules(p)

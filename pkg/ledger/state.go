@@ -141,10 +141,11 @@ type Run struct {
 	// CPUNodes are the NUMA nodes of its exclusive CPUs. That is judged when CPUs are named: it takes other containers' CPUs into account.
 	CPUNodes nodeset.Set              `json:",omitempty"`
 	Devices  []topologymanager.Device `json:",omitempty"`
-	// Claims are the parts of resource claims that it uses; nil unless the configuration enables them. Of a container that names too
-	// many none is kept, and TooManyClaims is set.
+	// Claims are the parts of resource claims that it names; nil unless the configuration enables them. Of a container that names too
+	// many none is kept, and TooManyClaims is set. HasClaims is set once it has been given all that it names.
 	Claims        []claims.Ref `json:",omitempty"`
 	TooManyClaims bool         `json:",omitempty"`
+	HasClaims     bool         `json:",omitempty"`
 
 	// Pending is an update of the kubelet's that was answered and whose end has not been observed; nil outside of updates.
 	Pending *Pending `json:",omitempty"`
@@ -273,8 +274,6 @@ type pod struct {
 	managed bool
 	// containers are its Slots.
 	containers []*container
-	// users are the living containers by the parts of claims that they name.
-	users map[claims.Ref][]*container
 
 	// settings, rules, wishes and problems follow from the configuration and from Says.
 	settings memoryqos.Settings
@@ -293,12 +292,13 @@ func (p *pod) key() string { return p.Key() }
 // container is a container of a living pod.
 type container struct {
 	*Slot
-	pod *pod
+	pod    *pod
+	judged judged
 }
 
 // hold gives the pod a container.
 func (p *pod) hold(s *Slot) *container {
-	c := &container{s, p}
+	c := &container{Slot: s, pod: p}
 	p.containers = append(p.containers, c)
 	return c
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -41,6 +42,11 @@ type View struct {
 	NodeMemory *deficit.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
 	Conditions []Condition
+}
+
+// Synchronized reports whether the runtime has said which containers live.
+func (v *View) Synchronized() bool {
+	return slices.ContainsFunc(v.Conditions, func(c Condition) bool { return c.Name == ConditionSynchronized && c.OK })
 }
 
 // Kubepods is the cgroup of the top level, "" without pods.

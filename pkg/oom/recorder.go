@@ -273,9 +273,7 @@ func (r *Recorder) Close(ctx context.Context) error { return r.store.writer.Clos
 // sync has the recorder look at the pods of the view, and at no others.
 func (r *Recorder) sync(now time.Time) {
 	view := r.options.View()
-	r.synced = slices.ContainsFunc(view.Conditions, func(c ledger.Condition) bool {
-		return c.Name == ledger.ConditionSynchronized && c.OK
-	})
+	r.synced = view.Synchronized()
 	ended := maps.Clone(r.pods)
 	for _, v := range view.Pods {
 		if v.Cgroup == "" {

@@ -40,9 +40,10 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 
 // Ledger is what keeps the claims' allocations.
 type Ledger interface {
-	// PrepareClaim's error refuses a claim that does not fit.
+	// PrepareClaim's error refuses a claim that does not fit, or that is in use by a pod that it is not reserved for.
 	PrepareClaim(ctx context.Context, claim claims.Claim) error
-	UnprepareClaim(ctx context.Context, uid string)
+	// UnprepareClaim's error refuses a claim that is in use.
+	UnprepareClaim(ctx context.Context, uid string) error
 	View() *ledger.View
 }
 
@@ -208,12 +209,12 @@ func (d *Driver) unprepare(ctx context.Context, uid string) error {
 	return nil
 }
 
+// release frees a claim, then removes the record of it. One that is in use stays; the kubelet, or settle, tries again.
 func (d *Driver) release(ctx context.Context, uid string) error {
-	err := d.specs.remove(uid)
-	if err == nil {
-		d.Ledger.UnprepareClaim(ctx, uid)
+	if err := d.Ledger.UnprepareClaim(ctx, uid); err != nil {
+		return err
 	}
-	return err
+	return d.specs.remove(uid)
 }
 
 // Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
@@ -224,18 +225,29 @@ func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
 	}
 }
 
-// settleRetry is the pause before claims are looked up again that could not be.
-const settleRetry = 10 * time.Second
+const (
+	// settleRetry is the pause before claims are looked up again that could not be, or that were in use.
+	settleRetry = 10 * time.Second
+	// synchronizedEvery is how often the runtime's list of containers is looked for.
+	synchronizedEvery = 100 * time.Millisecond
+)
 
-// settle looks all claims up that were prepared before, once after a start: those that ended unseen are released. It returns when all
-// are done or ctx ends.
+// settle looks all claims up that were prepared before, once after a start: those that ended unseen are released. Until the runtime has
+// said which containers live, any claim may be in use. It returns when all are done or ctx ends.
 func (d *Driver) settle(ctx context.Context) {
+	for !d.Ledger.View().Synchronized() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(synchronizedEvery):
+		}
+	}
 	for done := false; !done; {
 		done = true
 		for _, uid := range d.specs.uids() {
 			if err := d.settleOne(ctx, uid); err != nil {
 				done = false
-				d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
+				d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start keeps its allocation for now")
 			}
 		}
 		if !done {
@@ -256,9 +268,11 @@ func (d *Driver) settleOne(ctx context.Context, uid string) error {
 			return d.release(ctx, uid)
 		}
 		_, err := d.allocate(ctx, prepared[at])
-		if errors.Is(err, errGone) {
+		if !errors.Is(err, errGone) {
+			return err
+		}
+		if err = d.release(ctx, uid); err == nil {
 			d.Log.WithField("claim", prepared[at].String()).Info("a resource claim ended unseen")
-			return d.release(ctx, uid)
 		}
 		return err
 	})

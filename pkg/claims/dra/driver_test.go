@@ -36,12 +36,15 @@ func (l *testLedger) PrepareClaim(_ context.Context, claim claims.Claim) error {
 	return nil
 }
 
-func (l *testLedger) UnprepareClaim(_ context.Context, uid string) {
+func (l *testLedger) UnprepareClaim(_ context.Context, uid string) error {
 	delete(l.prepared, uid)
 	l.changed <- uid
+	return nil
 }
 
-func (l *testLedger) View() *ledger.View { return &ledger.View{Claims: l.prepared.List()} }
+func (l *testLedger) View() *ledger.View {
+	return &ledger.View{Claims: l.prepared.List(), Conditions: []ledger.Condition{{Name: ledger.ConditionSynchronized, OK: true}}}
+}
 
 // testDriver is the driver of a node on which every claim is allocated 2Gi of NUMA node 1, but those that have gone.
 func testDriver(t *testing.T, gone ...string) (*Driver, *testLedger) {
