@@ -661,7 +661,8 @@ func TestAClaimThatIsTakenFromARunningContainer(t *testing.T) {
 	h.wantRecord()
 }
 
-// A claim that the API server has forgotten is released at a start of the plugin, but not under its container.
+// A claim that the API server has forgotten is released at a start of the plugin, but not under its container. The runtime does not report
+// that one's end.
 func TestAClaimThatIsGoneUnderItsContainer(t *testing.T) {
 	t.Parallel()
 	h := newClaimsHost(t)
@@ -690,7 +691,10 @@ func TestAClaimThatIsGoneUnderItsContainer(t *testing.T) {
 	if got := h.knob(path.Join(pod.cgroup(), pod.id()), "memory.min"); got != "2104532992" {
 		t.Errorf("memory.min is %s", got)
 	}
-	h.stop(pod)
+	if problem := h.tryUnprepare(used); !strings.HasSuffix(problem, "default/a-used is in use by pod default/one") {
+		t.Errorf("releasing it: %q", problem)
+	}
+	must(t, h.tree.Remove(path.Join(pod.cgroup(), pod.id())))
 	h.unprepare(used)
 	h.wantRecord()
 }

@@ -10,14 +10,23 @@ import (
 
 // PrepareClaim allocates a claim. The error refuses it.
 func (a *Agent) PrepareClaim(ctx context.Context, claim claims.Claim) error {
-	effects := a.step(ledger.PrepareClaim{Claim: claim})
-	a.finish(ctx, effects)
-	return effects.Err
+	return a.changeClaim(ctx, claim.UID, ledger.PrepareClaim{Claim: claim})
 }
 
 // UnprepareClaim releases a claim; one that is not known has been released. The error refuses one that a living container has.
 func (a *Agent) UnprepareClaim(ctx context.Context, uid string) error {
-	effects := a.step(ledger.UnprepareClaim{UID: uid})
+	return a.changeClaim(ctx, uid, ledger.UnprepareClaim{UID: uid})
+}
+
+// changeClaim looks first whether the containers that have the claim are there: runtimes do not report every end.
+func (a *Agent) changeClaim(ctx context.Context, uid string, change ledger.Event) error {
+	a.mu.Lock()
+	users := a.ledger.ClaimUsers(uid)
+	a.mu.Unlock()
+	if len(users) > 0 {
+		a.finish(ctx, a.step(a.present(users)))
+	}
+	effects := a.step(change)
 	a.finish(ctx, effects)
 	return effects.Err
 }

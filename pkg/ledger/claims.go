@@ -76,6 +76,18 @@ func (l *Ledger) claimUser(uid string) *pod {
 	return nil
 }
 
+// ClaimUsers are the places of the living containers that have a claim.
+func (l *Ledger) ClaimUsers(uid string) (places []Place) {
+	if user := l.claimUser(uid); user != nil {
+		for _, c := range user.containers {
+			if c.HasClaims && c.names(uid) && c.Cgroup != "" {
+				places = append(places, c.place())
+			}
+		}
+	}
+	return places
+}
+
 func inUse(claim *claims.Claim, by *pod) error {
 	return fmt.Errorf("the resource claim %s is in use by pod %s/%s", claim, by.Namespace, by.Name)
 }
