@@ -47,7 +47,7 @@ func (p Prepared) Unreserved(refs []Ref, podUID string) (all []Claim) {
 	return all
 }
 
-// For says why a claim is not a pod's.
+// For says why a claim is not a pod's; nil where it is.
 func (p Prepared) For(uid, podUID string) error {
 	switch claim := p[uid]; {
 	case claim == nil:
