@@ -102,7 +102,15 @@ type watched struct {
 	brake     brake
 	freed     Freed // since all was quiet; Calls is 0 when nothing was taken
 	refaulted uint64
-	busy      bool // a call is under way; guarded by Reclaimer.mu
+	busy      bool  // a call is under way; guarded by Reclaimer.mu
+	late      *call // one that had not returned within callLimit, until what came of it is entered
+}
+
+// call is what a container was asked for.
+type call struct {
+	before Usage
+	bytes  uint64
+	yields bool // although it rests
 }
 
 // New returns a Reclaimer that has not looked yet.
@@ -161,7 +169,7 @@ func (r *Reclaimer) look(ctx context.Context) time.Duration {
 		r.publish(Report{})
 		return longest
 	}
-	r.follow(view, time.Now())
+	r.follow(view, signal, time.Now())
 	if left := signal.left(); left < 0 {
 		r.free(ctx, view, signal, uint64(-left))
 	}
@@ -186,8 +194,8 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 				return
 			}
 			more, made := r.ask(c, signal, view.Config.Config.DryRun())
-			if missing -= min(missing, more); made && !signal.short() {
-				return // as long as no pod is evicted for it, the others do not pay for what it makes
+			if missing -= min(missing, more); made && !signal.evicts() {
+				return // as long as no pod is about to be evicted for it, the others do not pay for what it makes
 			}
 		}
 	}
@@ -247,38 +255,44 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, 
 		c.pod.left -= spare
 		return spare, false
 	}
-	asked, yields := min(batch, spare), c.brake.yields(time.Now())
-	if yields {
-		if asked = min(asked, r.again.left(time.Now())); asked < smallest {
+	asked := call{before: c.usage, bytes: min(signal.batch(), spare), yields: c.brake.yields(time.Now())}
+	if asked.yields {
+		if asked.bytes = min(asked.bytes, r.again.left(time.Now())); asked.bytes < smallest {
 			return 0, false
 		}
 	}
 	if !r.call(c.watched, asked) {
-		c.brake.rest(time.Now())
+		c.brake.rest(time.Now(), true)
 		return 0, false
 	}
 	after, err := r.usage(c.Cgroup)
 	if err != nil { // it has just ended
 		return 0, false
 	}
-	taken := after.taken(c.usage)
-	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
-	r.took(c.watched, taken, signal)
-	if yields {
-		r.again.spend(taken)
-	}
-	c.pod.left -= min(c.pod.left, max(taken, more))
-	if !c.brake.gave(asked, taken, more, time.Now()) {
+	more, worth := r.returned(c.watched, asked, after, signal)
+	c.pod.left -= min(c.pod.left, max(after.taken(asked.before), more))
+	if !worth {
 		return more, false
 	}
-	if made = more < asked/gain; !made {
+	if made = more < asked.bytes/gain; !made {
 		c.usage, c.spare = after, after.spare(c.Keeps)
 	}
 	return more, made
 }
 
+// returned enters what came of a call: how much more is available by it, and whether it was worth making.
+func (r *Reclaimer) returned(w *watched, asked call, after Usage, signal Signal) (more uint64, worth bool) {
+	taken := after.taken(asked.before)
+	more = asked.before.workingSet() - min(asked.before.workingSet(), after.workingSet())
+	r.took(w, taken, signal)
+	if asked.yields {
+		r.again.spend(taken)
+	}
+	return more, w.brake.gave(asked.bytes, taken, more, time.Now())
+}
+
 // call writes memory.reclaim, and reports whether the kernel was done in time. It counts as busy until the kernel is.
-func (r *Reclaimer) call(w *watched, bytes uint64) bool {
+func (r *Reclaimer) call(w *watched, asked call) bool {
 	r.mu.Lock()
 	free := r.calls < mostCalls
 	if free {
@@ -294,8 +308,8 @@ func (r *Reclaimer) call(w *watched, bytes uint64) bool {
 	go func() {
 		defer close(done)
 		// What it gave is read from its files.
-		if err := r.Tree.ReclaimCache(cgroup, bytes); errors.Is(err, unix.EINVAL) && !r.swap.Load() {
-			_ = r.Tree.Reclaim(cgroup, bytes)
+		if err := r.Tree.ReclaimCache(cgroup, asked.bytes); errors.Is(err, unix.EINVAL) && !r.swap.Load() {
+			_ = r.Tree.Reclaim(cgroup, asked.bytes)
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -306,6 +320,7 @@ func (r *Reclaimer) call(w *watched, bytes uint64) bool {
 	case <-done:
 		return true
 	case <-time.After(callLimit):
+		w.late = &asked
 		return false
 	}
 }
@@ -331,8 +346,9 @@ func (r *Reclaimer) took(w *watched, bytes uint64, signal Signal) {
 	r.totals.Bytes[w.Class] += bytes
 }
 
-// follow counts what containers read again, reports on those of which nothing was taken for a minute, and forgets the ended.
-func (r *Reclaimer) follow(view *ledger.View, now time.Time) {
+// follow counts what containers read again and what late calls gave, reports on those of which nothing was taken for a minute, and forgets
+// the ended.
+func (r *Reclaimer) follow(view *ledger.View, signal Signal, now time.Time) {
 	if len(r.containers) == 0 {
 		return
 	}
@@ -344,6 +360,10 @@ func (r *Reclaimer) follow(view *ledger.View, now time.Time) {
 		usage, err := r.usage(w.Cgroup)
 		if err == nil {
 			r.refaulted(w, usage.Refaulted)
+			if w.late != nil && !r.busy(w) {
+				r.returned(w, *w.late, usage, signal)
+				w.late = nil
+			}
 		}
 		over := w.freed.Calls > 0 && (now.Sub(w.freed.Last) >= quiet || !alive[id])
 		if over {

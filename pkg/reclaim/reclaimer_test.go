@@ -286,6 +286,27 @@ func TestACallThatTakesLong(t *testing.T) {
 	})
 }
 
+// TestALateCallCounts has each call take longer than it is waited for. Where pods are about to be evicted, the next one follows.
+func TestALateCallCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := bestEffort("slow", 3400)
+		n := &node{threshold: 1000, config: enabled(), containers: []*container{slow}}
+		slow.answer = func() error {
+			time.Sleep(callLimit + time.Second)
+			slow.active, slow.stolen = slow.active-lastBatch/mib, slow.stolen+lastBatch/mib
+			n.write()
+			return nil
+		}
+		n.run(t, 15*time.Second)
+		if want := uint64(3400 - 3*128); slow.active != want {
+			t.Errorf("%d MiB are left, want %d", slow.active, want)
+		}
+		if diff := cmp.Diff(Totals{Calls: 3, Bytes: map[memoryqos.QOSClass]uint64{memoryqos.BestEffort: 3 * lastBatch, memoryqos.Burstable: 0}}, n.reclaimer.Totals()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 func TestCallsUnderWayAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})
@@ -329,18 +350,21 @@ func TestACgroupThatVanishes(t *testing.T) {
 // TestWhatTheKernelIsAsked reads the text that was written last.
 func TestWhatTheKernelIsAsked(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		swap  string
-		first error // the answer to the first write
-		want  []string
+		name   string
+		active uint64 // MiB
+		swap   string
+		first  error // the answer to the first write
+		want   []string
+		text   string
 	}{
-		{"page cache alone", "", nil, []string{"a"}},
-		{"a kernel before 6.9", "", unix.EINVAL, []string{"a", "a"}},
-		{"a kernel before 6.9 on a node with swap", "SwapTotal: 1024 kB\n", unix.EINVAL, []string{"a"}},
+		{"page cache alone", 3000, "", nil, []string{"a"}, "33554432 swappiness=0"},
+		{"pods are about to be evicted", 3100, "", nil, []string{"a"}, "134217728 swappiness=0"},
+		{"a kernel before 6.9", 3000, "", unix.EINVAL, []string{"a", "a"}, "33554432"},
+		{"a kernel before 6.9 on a node with swap", 3000, "SwapTotal: 1024 kB\n", unix.EINVAL, []string{"a"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := bestEffort("a", 3000)
+				a := bestEffort("a", c.active)
 				first := c.first
 				a.answer = func() (err error) {
 					err, first = first, nil
@@ -361,12 +385,8 @@ func TestWhatTheKernelIsAsked(t *testing.T) {
 				if diff := cmp.Diff(c.want, n.asked); diff != "" {
 					t.Error(diff)
 				}
-				want := map[int]string{1: "33554432 swappiness=0", 2: "33554432"}[len(c.want)]
-				if c.swap != "" {
-					want = "" // the write was refused
-				}
-				if got, _ := os.ReadFile(filepath.Join(n.folder, "cg", a.cgroup(), "memory.reclaim")); string(got) != want {
-					t.Errorf("memory.reclaim: %q, want %q", got, want)
+				if got, _ := os.ReadFile(filepath.Join(n.folder, "cg", a.cgroup(), "memory.reclaim")); string(got) != c.text {
+					t.Errorf("memory.reclaim: %q, want %q", got, c.text)
 				}
 			})
 		})
@@ -404,7 +424,7 @@ func TestWhatIsSaid(t *testing.T) {
 		if diff := cmp.Diff(totals, n.reclaimer.Totals()); diff != "" {
 			t.Error(diff)
 		}
-		n.reclaimer.follow(n.view(), begin.Add(time.Minute))
+		n.reclaimer.follow(n.view(), now, begin.Add(time.Minute))
 		if diff := cmp.Diff([]Freed{freed}, n.freed); diff != "" {
 			t.Error(diff)
 		}

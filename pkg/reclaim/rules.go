@@ -17,6 +17,9 @@ import (
 const (
 	// batch bounds one call in bytes: the kernel does not answer before it is done, and on the way no one can tell what comes back.
 	batch = 32 << 20
+	// lastBatch is batch where pods are about to be evicted. The kernel takes what was read once first, which counts as available already, and
+	// makes active page cache inactive only when much less is inactive (mm/vmscan.c, inactive_is_low): a small call ends before that.
+	lastBatch = 4 * batch
 	// smallest is the active page cache, in bytes, that is not worth a call.
 	smallest = 4 << 20
 	// marginShare, leastMargin and mostMargin say how far above the kubelet's threshold reclaim begins: a share of all memory, within bounds
@@ -47,11 +50,16 @@ func (s Signal) Begin() uint64 {
 	return s.Threshold + min(max(s.Capacity/marginShare, leastMargin), mostMargin)
 }
 
-// short reports whether the kubelet may evict pods now.
-func (s Signal) short() bool { return s.Available < s.Threshold }
-
 // evicts reports whether the kubelet evicts pods, or is about to.
 func (s Signal) evicts() bool { return s.Available < s.Threshold+(s.Begin()-s.Threshold)/4 }
+
+// batch is the most that one call may ask for, in bytes.
+func (s Signal) batch() uint64 {
+	if s.evicts() {
+		return lastBatch
+	}
+	return batch
+}
 
 // left are the bytes above Begin; negative where some are missing.
 func (s Signal) left() int64 { return int64(s.Available) - int64(s.Begin()) }
@@ -148,7 +156,7 @@ type brake struct {
 	from  uint64 // refaulted bytes then
 	taken uint64 // bytes since
 	until time.Time
-	again bool // it rests because the container reads again what it loses
+	needs bool // it rests although the container has something to give
 	rests int  // in a row
 }
 
@@ -156,12 +164,11 @@ type brake struct {
 func (b *brake) allows(refaulted uint64, now time.Time, evicts bool) bool {
 	switch {
 	case now.Before(b.until):
-		return evicts && b.again
+		return evicts && b.needs
 	case b.began.IsZero():
 		b.began, b.from, b.taken = now, refaulted, 0
 	case b.taken >= enough && 2*(refaulted-min(refaulted, b.from)) >= b.taken:
-		b.rest(now)
-		b.again = true
+		b.rest(now, true)
 		return evicts
 	case now.Sub(b.began) >= watch:
 		b.began, b.from, b.taken, b.rests = now, refaulted, 0, 0
@@ -173,15 +180,16 @@ func (b *brake) allows(refaulted uint64, now time.Time, evicts bool) bool {
 func (b *brake) gave(asked, taken, more uint64, now time.Time) (worth bool) {
 	b.taken += taken
 	if max(taken, more) < asked/gain {
-		b.rest(now)
+		b.rest(now, false)
 		return false
 	}
 	return true
 }
 
-// rest has the container left alone for a while. What it reads again meanwhile does not count.
-func (b *brake) rest(now time.Time) {
-	b.until, b.began, b.again = now.Add(firstRest<<min(b.rests, mostDoublings)), time.Time{}, false
+// rest has the container left alone for a while: one that needs what it has unless pods are about to be evicted. What it reads again
+// meanwhile does not count.
+func (b *brake) rest(now time.Time, needs bool) {
+	b.until, b.began, b.needs = now.Add(firstRest<<min(b.rests, mostDoublings)), time.Time{}, needs
 	b.rests++
 }
 
