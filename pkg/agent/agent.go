@@ -364,7 +364,10 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 		a.RejectConfig(err)
 		return err
 	}
-	effects := a.step(ledger.Reconfigure{Config: resolved})
+	a.mu.Lock()
+	effects := a.stepLocked(ledger.Reconfigure{Config: resolved})
+	a.note(effects) // before anybody writes what is desired now
+	a.mu.Unlock()
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err

@@ -22,6 +22,7 @@ func (e Reconfigure) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
+	begins := l.state.Resolved.Config.DryRun() && !e.Config.Config.DryRun()
 	l.state.Resolved = e.Config
 	l.state.Room++ // the same request may have another answer now
 	l.takeMachine()
@@ -41,6 +42,11 @@ func (e Reconfigure) apply(l *Ledger) {
 		}
 	}
 	l.placeAll(all)
+	for _, c := range all {
+		if begins { // to write, and the runtime may not be asked to
+			l.journalFound(c)
+		}
+	}
 	l.step.all, l.step.syncAll = true, true // also when no value has changed: a dry run that ends has written none of them
 	l.state.Counters.Reloads++
 	for _, warning := range e.Config.Warnings {
