@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// adminSocket is the daemon's socket in its state folder, for status, explain and verify.
+// adminSocket is the daemon's socket in its state folder, for the commands.
 const adminSocket = "admin.sock"
 
 // askTimeout bounds a question to the daemon.
@@ -25,8 +25,20 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
+// errNoDaemon is the error where nobody answers on the socket.
+var errNoDaemon = errors.New("no daemon answers")
+
 // ask puts a question to the daemon that owns a state folder, and decodes its answer.
 func ask(ctx context.Context, stateDir, path string, query url.Values, answer any) error {
+	return call(ctx, http.MethodGet, stateDir, path+"?"+query.Encode(), answer)
+}
+
+// order has the daemon that owns a state folder do something, and decodes its answer.
+func order(ctx context.Context, stateDir, path string, answer any) error {
+	return call(ctx, http.MethodPost, stateDir, path, answer)
+}
+
+func call(ctx context.Context, method, stateDir, path string, answer any) error {
 	socket := filepath.Join(stateDir, adminSocket)
 	client := http.Client{Timeout: askTimeout, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -34,7 +46,7 @@ func ask(ctx context.Context, stateDir, path string, query url.Values, answer an
 		},
 		DisableKeepAlives: true,
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon"+path+"?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, method, "http://daemon"+path, nil)
 	if err != nil {
 		return err
 	}
@@ -44,7 +56,7 @@ func ask(ctx context.Context, stateDir, path string, query url.Values, answer an
 		if errors.As(err, &dial) {
 			err = dial
 		}
-		return fmt.Errorf("no daemon answers on %s; is it running, with this --state-dir? %w", socket, err)
+		return fmt.Errorf("%w on %s; is it running, with this --state-dir? %w", errNoDaemon, socket, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))

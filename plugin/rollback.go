@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -21,16 +22,18 @@ import (
 
 func newRollbackCommand() *cobra.Command {
 	var (
-		o      hostOptions
-		dryRun bool
+		o              hostOptions
+		dryRun, resume bool
 	)
 	cmd := &cobra.Command{
 		Use:   "rollback",
 		Short: "Take back everything that the plugin has written on this node",
 		Long: `Rollback restores every cgroup file and systemd property that the plugin has written on this node and that is still
 there, from the journal in its state folder: memory.high to max, memory.min and memory.low to 0, cpuset.mems to what the
-parent has. It is safe while pods run and can be repeated. Stop the plugin first: while one runs with the state folder, nothing is
-restored.
+parent has. It is safe while pods run and can be repeated.
+
+A daemon that runs with the state folder is told to do it, over its socket there. It writes nothing more afterwards, new containers
+get nothing from it, and it is not ready, until --resume or its next start.
 
 A kubelet with the feature gate MemoryQoS writes memory.min, memory.low and memory.high itself. Its value of a container is
 given back where a request to the runtime has carried it, or where it was found beside ours; its value of a pod, where it stood
@@ -38,15 +41,65 @@ in the file before ours. kubepods and the Burstable level are set to 0: their su
 writes memory.min of kubepods and memory.low of the Burstable level again within a minute. What was not known goes to the
 kernel's default, and the last lines say so.`,
 		Example: `  nri-memory-manager rollback --dry-run
-  nri-memory-manager rollback`,
+  nri-memory-manager rollback
+  nri-memory-manager rollback --resume`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case resume:
+				return resumeLive(cmd.Context(), o.stateDir, cmd.OutOrStdout())
+			case !dryRun:
+				if err := rollbackLive(cmd.Context(), o.stateDir, cmd.OutOrStdout()); !errors.Is(err, errNoDaemon) {
+					return commandline.Failed(err)
+				}
+			}
 			return rollback(cmd.Context(), o, dryRun, cmd.OutOrStdout())
 		},
 	}
 	o.addTo(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be done")
+	cmd.Flags().BoolVar(&resume, "resume", false, "have the running daemon write its values again after a rollback")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "resume")
 	return cmd
+}
+
+// restored is what a daemon answers to a rollback.
+type restored struct {
+	Lines []string // for people
+	Left  bool     // not everything could be restored
+}
+
+// rollBack restores everything that this daemon has written; it runs on, and writes nothing more.
+func (d *daemon) rollBack(ctx context.Context) (any, error) {
+	actions, err := d.agent.Rollback(ctx)
+	left := slices.ContainsFunc(actions, func(a protect.Action) bool { return a.Err != nil })
+	return restored{linesOf(actions, false), left}, err
+}
+
+func (d *daemon) resume(ctx context.Context) (any, error) { return restored{}, d.agent.Resume(ctx) }
+
+// rollbackLive has the running daemon restore everything. The error is errNoDaemon where there is none.
+func rollbackLive(ctx context.Context, stateDir string, out io.Writer) error {
+	var done restored
+	if err := order(ctx, stateDir, "/rollback", &done); err != nil {
+		return err
+	}
+	for _, line := range done.Lines {
+		fmt.Fprintln(out, line)
+	}
+	if done.Left {
+		return errors.New("not everything could be restored: the daemon tries again every 10 seconds")
+	}
+	fmt.Fprintln(out, `the daemon writes nothing more until "nri-memory-manager rollback --resume", or its next start`)
+	return nil
+}
+
+func resumeLive(ctx context.Context, stateDir string, out io.Writer) error {
+	if err := order(ctx, stateDir, "/resume", &restored{}); err != nil {
+		return commandline.Failed(err)
+	}
+	fmt.Fprintln(out, "the daemon writes its values again")
+	return nil
 }
 
 func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) error {
@@ -74,14 +127,8 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		return commandline.Failed(err)
 	}
 	actions, err := protect.Rollback(ctx, journal, tree, o.units(), dryRun)
-	for _, action := range actions {
-		fmt.Fprintln(out, describe(action, dryRun))
-	}
-	for _, line := range kubeletNotes(actions) {
-		fmt.Fprintln(out, "note     "+line)
-	}
-	if len(actions) == 0 {
-		fmt.Fprintln(out, "nothing to restore")
+	for _, line := range linesOf(actions, dryRun) {
+		fmt.Fprintln(out, line)
 	}
 	if e := journal.Close(ctx); e != nil && !dryRun {
 		err = errors.Join(err, fmt.Errorf("writing the journal: %w", e))
@@ -113,6 +160,20 @@ func (d *daemon) rollback() error {
 		err = errors.Join(err, d.topology.Delete())
 	}
 	return err
+}
+
+// linesOf is a line about each file, and what a kubelet does about them.
+func linesOf(actions []protect.Action, dryRun bool) (lines []string) {
+	for _, action := range actions {
+		lines = append(lines, describe(action, dryRun))
+	}
+	for _, line := range kubeletNotes(actions) {
+		lines = append(lines, "note     "+line)
+	}
+	if len(actions) == 0 {
+		lines = append(lines, "nothing to restore")
+	}
+	return lines
 }
 
 // describe is one line about one file.

@@ -53,6 +53,8 @@ func (d *daemon) services() ([]part, error) {
 		View: d.agent.View, Health: progress.Check, Metrics: d.metrics.Handler(), Page: admin.Page(),
 		Status:  func() any { return sources.Make() },
 		History: func() any { return hour.Document() },
+		State:   d.agent.State,
+		Orders:  map[string]func(context.Context) (any, error){"/rollback": d.rollBack, "/resume": d.resume},
 		Explain: func(pod, container string) (any, error) {
 			explanations, err := d.agent.Explain(pod, container)
 			if err != nil {

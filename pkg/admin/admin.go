@@ -1,11 +1,12 @@
 // Package admin answers over HTTP what people and probes ask of a running daemon: health, metrics, status, explanations and
-// a page that draws the NUMA memory map. It only reads; nothing over HTTP changes state.
+// a page that draws the NUMA memory map.
 //
 // Probes and metrics are for everybody who reaches the listener. What shows the pods of all namespaces is for this machine
-// alone, or this pod's network: a unix socket, or loopback by a local name.
+// alone, or this pod's network: a unix socket, or loopback by a local name. What changes something is for a unix socket alone.
 package admin
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"net"
@@ -29,11 +30,15 @@ type Sources struct {
 	Explain func(pod, container string) (any, error)
 	// History is the document behind /history, history.Document; nil serves none.
 	History func() any
+	// State is the state file behind /state; the error says why there is none. nil serves none.
+	State func() ([]byte, error)
+	// Orders change what the daemon does. Their names are the paths that are posted to, over a unix socket.
+	Orders map[string]func(context.Context) (any, error)
 	// Page is served at /; nil serves none.
 	Page http.Handler
 }
 
-// Handler serves /healthz, /readyz and /metrics; and /status, /history, /explain?pod=NAMESPACE/NAME&container=NAME and / to
+// Handler serves /healthz, /readyz and /metrics; and /status, /history, /state, /explain?pod=NAMESPACE/NAME&container=NAME and / to
 // clients on this machine.
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
@@ -56,6 +61,18 @@ func Handler(s Sources) http.Handler {
 	}
 	if s.Explain != nil {
 		mux.Handle("GET /explain", local(explainer(s.Explain)))
+	}
+	if s.State != nil {
+		mux.Handle("GET /state", local(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if body, err := s.State(); err != nil {
+				http.Error(w, err.Error(), http.StatusNotFound)
+			} else {
+				write(w, body, nil)
+			}
+		})))
+	}
+	for path, order := range s.Orders {
+		mux.Handle("POST "+path, carryOut(order))
 	}
 	if s.Page != nil {
 		mux.Handle("GET /{$}", local(s.Page))
@@ -94,6 +111,23 @@ func local(next http.Handler) http.Handler {
 		default:
 			next.ServeHTTP(w, r)
 		}
+	})
+}
+
+// carryOut answers an order, which does not end with a client that goes away. Its error refuses it.
+func carryOut(order func(context.Context) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if peerOf(r) != socket {
+			http.Error(w, r.URL.Path+" is taken over the daemon's unix socket only", http.StatusForbidden)
+			return
+		}
+		answer, err := order(context.WithoutCancel(r.Context()))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		body, err := encode(answer)
+		write(w, body, err)
 	})
 }
 

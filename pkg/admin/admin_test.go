@@ -99,6 +99,19 @@ func TestOnlyProbesAndMetricsAreServedOverTheNetwork(t *testing.T) {
 		"an address that is not known":   {nil, "127.0.0.1:40000", refused},
 		"a remote that cannot be parsed": {tcp("127.0.0.1"), "localhost", refused},
 	} {
+		t.Run("an order over "+name, func(t *testing.T) {
+			carried := false
+			handler := Handler(Sources{Metrics: http.HandlerFunc(ok), Orders: map[string]func(context.Context) (any, error){
+				"/rollback": func(context.Context) (any, error) { carried = true; return nil, nil },
+			}})
+			request := over(httptest.NewRequest("POST", "/rollback", nil), test.local, test.remote)
+			request.Host = "localhost:8891"
+			response := httptest.NewRecorder()
+			handler.ServeHTTP(response, request)
+			if socket := name == "the unix socket"; carried != socket || response.Code == http.StatusOK != socket {
+				t.Errorf("carried out: %t, %d %q", carried, response.Code, response.Body)
+			}
+		})
 		t.Run(name, func(t *testing.T) {
 			for path, code := range map[string]int{
 				"/healthz": allowed, "/readyz": allowed, "/metrics": allowed, "/status": test.code, "/explain?pod=a/b": test.code, "/": test.code,

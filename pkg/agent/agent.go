@@ -354,6 +354,7 @@ func signal(c chan<- struct{}) {
 func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 	a.configures.Lock()
 	defer a.configures.Unlock()
+	c.RolledBack = a.config().RolledBack
 	return a.reconfigure(ctx, c)
 }
 

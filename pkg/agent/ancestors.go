@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -69,10 +70,12 @@ var errHangs = fmt.Errorf("a cgroup has not answered within %v", settleLimit)
 
 // restoreFiles has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
 // not look after stops a container for good.
-func (a *Agent) restoreFiles(ctx context.Context) {
+func (a *Agent) restoreFiles(ctx context.Context) (err error) {
 	if a.abandon() {
-		a.protectFailed(errors.Join(a.protector.Settle(ctx), a.protector.FinishAll(ctx)))
+		err = errors.Join(a.protector.Settle(ctx), a.protector.FinishAll(ctx))
+		a.protectFailed(err)
 	}
+	return err
 }
 
 // abandon has nothing desired any more in a dry run, which does not end meanwhile.
@@ -97,10 +100,13 @@ func (a *Agent) desire() error {
 	return a.protector.Desire(targets, ended)
 }
 
-func (a *Agent) dryRun() bool {
+func (a *Agent) dryRun() bool { return a.config().DryRun() }
+
+// config is the configuration in force.
+func (a *Agent) config() config.Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ledger.Config().Config.DryRun()
+	return a.ledger.Config().Config
 }
 
 // take waits until nobody else writes; false past the deadline.

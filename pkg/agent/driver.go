@@ -182,7 +182,7 @@ func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 		waiting, cancel = context.WithTimeout(ctx, graceOfHanging)
 	case !ok: // the agent's own work, which serves others next
 		waiting, cancel = context.WithTimeout(ctx, slowDisk)
-	case a.failurePolicy() == config.Ignore:
+	case a.config().FailurePolicy == config.Ignore:
 		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/2))
 	}
 	defer cancel()
@@ -195,12 +195,6 @@ func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 	}
 	a.logStorage()
 	return nil
-}
-
-func (a *Agent) failurePolicy() config.FailurePolicy {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ledger.Config().Config.FailurePolicy
 }
 
 // hangs reports whether the state file has been on its way to the disk for too long.

@@ -45,9 +45,8 @@ func (a *Agent) followMachine(ctx context.Context) {
 	defer a.configures.Unlock()
 	a.mu.Lock()
 	a.machine = now
-	c := a.ledger.Config().Config
 	a.mu.Unlock()
-	_ = a.reconfigure(ctx, c) // it logs and shows why not
+	_ = a.reconfigure(ctx, a.config()) // it logs and shows why not
 }
 
 // amounts are a node's memory and huge page pools for the log.

@@ -46,7 +46,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 		a.step(ledger.Resend{Cgroup: dir})
 	}
 	a.protect(ctx)
-	a.restoreFiles(ctx)
+	_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
 	a.protector.Prune()
 	a.followMachine(ctx)
 }

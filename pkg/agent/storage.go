@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -118,4 +119,20 @@ func (a *Agent) storage(view *ledger.View) ledger.Condition {
 	}
 	condition.Message = strings.Join(all, "; ")
 	return condition
+}
+
+// State is what is allocated, in the format of the state file. The error says why nothing is: in a dry run the state file has what was
+// allocated before.
+func (a *Agent) State() ([]byte, error) {
+	a.mu.Lock()
+	state, static := a.ledger.Allocations()
+	dryRun := a.ledger.Config().Config.DryRun()
+	a.mu.Unlock()
+	switch {
+	case !static:
+		return nil, errors.New("nothing is allocated: memoryManagerPolicy is None")
+	case dryRun:
+		return nil, errors.New("nothing is allocated: this is a dry run")
+	}
+	return checkpoint.Encode(checkpoint.PolicyStatic, state), nil
 }

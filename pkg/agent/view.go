@@ -33,6 +33,9 @@ func (a *Agent) View() *ledger.View {
 	own := shared.View
 	own.Taken, own.NodeMemory = a.now(), a.deficits.last.Load()
 	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own))
+	if own.Config.Config.RolledBack {
+		own.Conditions = append(own.Conditions, rolledBack)
+	}
 	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own
 }

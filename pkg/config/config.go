@@ -105,6 +105,8 @@ type Config struct {
 
 	// Origin is no key: it is what the files say beside the keys.
 	Origin Origin `yaml:"-"`
+	// RolledBack is no key: everything that was written has been set back by command, and the profile does not count until that is undone.
+	RolledBack bool `yaml:"-" json:",omitzero"`
 
 	places *places // nil where the configuration was not read from a file
 }
@@ -148,4 +150,4 @@ func (*Config) Instead(key string) string {
 }
 
 // DryRun reports whether everything is decided, logged and counted, and nothing is written.
-func (c Config) DryRun() bool { return c.Profile == ProfileObserve }
+func (c Config) DryRun() bool { return c.Profile == ProfileObserve || c.RolledBack }

@@ -40,7 +40,7 @@ type View struct {
 	Rejections []Rejection
 	// NodeMemory says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
 	NodeMemory *deficit.Sample
-	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
+	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config; and rollback while it is rolled back.
 	Conditions []Condition
 }
 
@@ -211,6 +211,7 @@ const (
 	ConditionSynchronized = "synchronized"
 	ConditionCheckpoint   = "checkpoint"
 	ConditionConfig       = "config"
+	ConditionRollback     = "rollback"
 )
 
 // Condition is one thing that must be so for the agent to be ready.

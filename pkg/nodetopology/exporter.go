@@ -37,6 +37,7 @@ type Exporter struct {
 
 	known  *NodeResourceTopology // as the API server had it last; nil is not known
 	read   time.Time             // when it was read
+	gone   bool                  // it was deleted for a rollback
 	equal  uint64                // the last generation of the View that it was found to be equal to
 	sample *deficit.Sample       // that of the same View
 	look   time.Duration         // a test's, of the View
@@ -73,6 +74,8 @@ func (e *Exporter) Delete() error {
 // due reports whether there is something to send or to read. A node without a map has no zones to export.
 func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 	switch {
+	case view.Config.Config.RolledBack:
+		return !e.gone
 	case len(view.Nodes) == 0:
 		return false
 	case e.stale(now):
@@ -94,6 +97,12 @@ func (e *Exporter) stale(now time.Time) bool {
 func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	if view.Config.Config.RolledBack {
+		err := e.Delete()
+		e.known, e.gone = nil, err == nil
+		return err
+	}
+	e.gone = false
 	zones, attributes := zones(view, e.Machine), attributes(view)
 	err := e.write(ctx, zones, attributes)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // changed or deleted since it was read

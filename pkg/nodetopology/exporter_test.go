@@ -162,6 +162,10 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, "worker"))
 		return
 	case r.Method == "GET" && r.URL.Path == collection+"/worker":
+	case r.Method == "DELETE" && r.URL.Path == collection+"/worker" && s.object != nil:
+		s.object = nil
+		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+		return
 	case r.Method == "POST" && r.URL.Path == collection && s.object == nil,
 		r.Method == "PUT" && r.URL.Path == collection+"/worker" && s.object != nil:
 		if s.failures > 0 && r.Method == "PUT" {
@@ -226,6 +230,23 @@ func TestOnlyChangesAreSent(t *testing.T) {
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "worker", UID: "u1"}}}
 	if difference := cmp.Diff(want, api.object.ObjectMeta); difference != "" {
 		t.Error(difference)
+	}
+}
+
+// While the node is rolled back there is no object, which no scheduler must trust.
+func TestARollbackDeletesTheObject(t *testing.T) {
+	view := &ledger.View{Nodes: nodes(63 << 30)}
+	e, api := newExporter(t, view)
+	exports(t, e)
+	for _, rolledBack := range []bool{true, false} {
+		view.Config.Config.RolledBack = rolledBack
+		if !e.due(view, time.Now()) {
+			t.Fatalf("rolled back %t: nothing is due", rolledBack)
+		}
+		exports(t, e)
+		if gone := api.object == nil; gone != rolledBack || e.due(view, time.Now()) {
+			t.Errorf("rolled back %t: the object is gone: %t, more is due: %t", rolledBack, gone, e.due(view, time.Now()))
+		}
 	}
 }
 

@@ -88,6 +88,8 @@ type Policy struct {
 	// UnpinnedMemoryPolicy is absent when it is None.
 	UnpinnedMemoryPolicy string `json:"unpinnedMemoryPolicy,omitempty"`
 	DryRun               bool   `json:"dryRun"`
+	// RolledBack is set while it is a dry run because everything was set back by command.
+	RolledBack bool `json:"rolledBack,omitempty"`
 	// KubeletConfig is the kubelet's configuration file that settings are taken from.
 	KubeletConfig string `json:"kubeletConfig,omitempty"`
 	// MaxMigrationBytes is a quantity.
@@ -205,6 +207,7 @@ func (s Sources) Make() *Document {
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
 			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard,
 			DryRun:        config.DryRun(),
+			RolledBack:    config.RolledBack,
 			KubeletConfig: config.KubeletConfig, MaxMigrationBytes: config.MaxMigrationBytes.String(),
 		},
 		Conditions: view.Conditions, Nodes: nodes(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),

@@ -22,7 +22,7 @@ const (
 
 // off finds that nothing is changed, or nothing placed.
 func off(n Node, r *Report) {
-	if n.Document.Policy.DryRun {
+	if n.Document.Policy.DryRun && !n.Document.Policy.RolledBack { // which is a condition of readiness
 		r.find(Warning, "dry-run", "configuration", "profile is Observe: the daemon decides and counts, and changes nothing",
 			"set profile to Full when the decisions in the log are what you want")
 	}

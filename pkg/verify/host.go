@@ -21,6 +21,7 @@ func conditions(n Node, r *Report) {
 		"synchronized": "see the daemon's log: the runtime lists its containers once the plugin is registered",
 		"checkpoint":   "see that the state folder's file system is writable and not full: until then a decision may be lost by a restart",
 		"config":       "the last good configuration is in force: correct the file and check it with nri-memory-manager config check",
+		"rollback":     "nothing, while that is wanted",
 	}
 	for _, c := range n.Document.Conditions {
 		if !c.OK {

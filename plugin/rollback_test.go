@@ -1,0 +1,123 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
+)
+
+// ours is written without what the runtime writes itself.
+func (h *host) ours() map[string]string {
+	h.t.Helper()
+	all := h.written()
+	for path := range all {
+		if filepath.Base(path) == "memory.max" {
+			delete(all, path)
+		}
+	}
+	return all
+}
+
+// A daemon that is told to roll back sets everything back as the command without a daemon does, and then writes nothing, whatever
+// happens, until it is told to resume.
+func TestRollbackOfARunningDaemon(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, testConfig)
+	h.timings("check=100ms")
+	plugin := h.start()
+	db, web := guaranteed("db", 4*gi), burstable("web", 2*gi, 968)
+	db.unified = map[string]string{"memory.min": "4294963200"} // the kubelet's
+	db.files = map[string]string{"memory.min": "4294963200", "cpuset.mems.effective": "0-1"}
+	h.deploy(db, web)
+	before := h.ours()
+	if len(before) < 6 || h.knob(db.cgroup()+"/"+db.id(), "cpuset.mems") != "0" {
+		t.Fatalf("there is little to roll back: %v", before)
+	}
+	text := h.ask(0, "rollback", "--dry-run", "--cgroups", h.path("cgroups"), "--plain-cgroups")
+	planned := strings.ReplaceAll(text, "would    ", "restored ")
+	if got := h.ours(); !cmp.Equal(before, got) {
+		t.Errorf("--dry-run has changed files: %s", cmp.Diff(before, got))
+	}
+
+	const last = `the daemon writes nothing more until "nri-memory-manager rollback --resume", or its next start` + "\n"
+	if diff := cmp.Diff(planned+last, h.ask(0, "rollback")); diff != "" {
+		t.Errorf("the daemon does not do what was planned:\n%s", diff)
+	}
+	container := db.cgroup() + "/" + db.id()
+	kubelets := map[string]string{db.cgroup() + "/memory.min": "4294963200", container + "/memory.min": "4294963200", container + "/cpuset.mems": "0-1"}
+	late, large := guaranteed("late", gi), guaranteed("large", 64*gi)
+	h.deploy(late, large) // nothing is refused either
+	must(t, h.runtime.UpdateContainer(t.Context(), late.id(), &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(2 * gi)}}))
+	h.write("config.yaml", testConfig+"memoryReservationPolicy: HardReservation\n")
+	eventually(t, "the configuration is in force", func() bool { return strings.Contains(h.ask(0, "status"), "HardReservation") })
+	wantAll(t, h.ask(0, "rollback"), "nothing to restore\n"+last)
+	if diff := cmp.Diff(kubelets, h.ours()); diff != "" {
+		t.Errorf("after the rollback:\n%s", diff)
+	}
+	for _, p := range []*testPod{late, large} {
+		if got := h.mems(p); got != "" {
+			t.Errorf("pod %s has cpuset.mems %q", p.name, got)
+		}
+	}
+	const why = `rollback: everything was set back, and nothing is written: "nri-memory-manager rollback --resume" or a restart of the plugin ends that`
+	wantAll(t, h.ask(0, "status"), "NOT READY: "+why, "DRY RUN")
+	wantAll(t, plugin.get("/readyz"), "[-] "+why)
+	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_condition{condition="rollback"} 0`)
+	if text := h.audit(1); !strings.Contains(text, "ERROR    "+why) || strings.Contains(text, "[dry-run]") {
+		t.Errorf("verify says\n%s", text)
+	}
+	said(plugin, `level=warning msg="rolled back: nothing is written`)
+
+	h.write("config.yaml", testConfig)
+	eventually(t, "the configuration is in force again", func() bool { return !strings.Contains(h.ask(0, "status"), "HardReservation") })
+	must(t, h.endPod(large))
+	must(t, h.removePod(large))
+	must(t, h.endPod(late))
+	must(t, h.removePod(late))
+	wantAll(t, h.ask(0, "rollback", "--resume"), "the daemon writes its values again\n")
+	eventually(t, "the values are back", func() bool { return cmp.Equal(before, h.ours()) })
+	eventually(t, "it is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
+	wantAll(t, h.ask(1, "rollback", "--resume"), "nothing to resume: the daemon is not rolled back")
+	next := guaranteed("next", gi)
+	h.deploy(next)
+	if got := h.mems(next); got != "0" {
+		t.Errorf("a new container has cpuset.mems %q, want 0", got)
+	}
+
+	must(t, h.endPod(next))
+	must(t, h.removePod(next))
+	h.ask(0, "rollback")
+	if code := plugin.stop(); code != exitOK {
+		t.Errorf("SIGTERM ended the daemon with %d", code)
+	}
+	if diff := cmp.Diff(kubelets, h.ours()); diff != "" {
+		t.Errorf("after its end:\n%s", diff)
+	}
+	wantAll(t, h.ask(1, "rollback", "--resume"), "no daemon answers on "+h.path("state/admin.sock"))
+	wantAll(t, h.ask(2, "rollback", "--resume", "--dry-run"), "[dry-run resume]")
+	h.start()
+	eventually(t, "a restart ends the rollback", func() bool { return h.knob(container, "cpuset.mems") == "0" })
+}
+
+// What can not be set back is named, and tried again.
+func TestARollbackThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, testConfig)
+	h.timings("check=100ms")
+	h.start()
+	db := burstable("db", 4*gi, 968)
+	h.deploy(db)
+	file := filepath.Join(h.path("cgroups"), db.cgroup(), "memory.low")
+	must(t, os.Rename(file, file+".kept"))
+	must(t, os.Mkdir(file, 0o755))
+	wantAll(t, h.ask(1, "rollback"), "restored kubepods/memory.low", "FAILED   "+db.cgroup()+"/memory.low: ", "not everything could be restored: the daemon tries again")
+	must(t, os.Remove(file))
+	must(t, os.Rename(file+".kept", file))
+	eventually(t, "nothing is left", func() bool { return len(h.ours()) == 0 })
+}
