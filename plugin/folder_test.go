@@ -79,8 +79,8 @@ func TestASecondDaemonWaitsForTheStateFolder(t *testing.T) {
 	}
 }
 
-// Beside a running daemon no command writes its folder or takes its values back, and neither does a second daemon that ends before it
-// had its turn.
+// Beside a running daemon no command writes its folder, nor takes its values back where the daemon cannot be asked, and neither does a
+// second daemon that ends before it had its turn.
 func TestNothingWritesTheFolderOfARunningDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig+"onTermination: Rollback\n")
@@ -99,6 +99,7 @@ func TestNothingWritesTheFolderOfARunningDaemon(t *testing.T) {
 	if code := second.stop(); code != exitOK {
 		t.Errorf("SIGTERM ended the one that waits with %d", code)
 	}
+	must(t, os.Remove(h.path("state/admin.sock")))
 	cgroups := []string{"--cgroups", h.path("cgroups"), "--plain-cgroups"}
 	for _, test := range []struct {
 		args []string
@@ -107,7 +108,7 @@ func TestNothingWritesTheFolderOfARunningDaemon(t *testing.T) {
 	}{
 		{append([]string{"rollback"}, cgroups...), exitFailed, "nri-memory-manager: nothing was restored: " + h.inUse(first) + ": stop it first\n"},
 		{append([]string{"rollback", "--dry-run"}, cgroups...), exitOK, ""},
-		{[]string{"state", "import", "--force", kept}, exitBadInput, "nri-memory-manager: " + h.inUse(first) + ": stop it first\n"},
+		{[]string{"state", "import", "--force", kept}, exitOK, ""}, // it is the same
 	} {
 		code, _, errOut := run(t, "", append(test.args, "--state-dir", h.path("state"))...)
 		if code != test.code || errOut != test.want {

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +17,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -45,7 +50,10 @@ func newStateImportCommand() *cobra.Command {
 		Use:   "import FILE",
 		Short: "Make a kubelet's state file the plugin's",
 		Long: `Reads a state file of a kubelet, checks it, and writes it as the plugin's. Stop the plugin and the kubelet first.
-The next start of the plugin takes the allocations over; containers that are gone by then are dropped.`,
+The next start of the plugin takes the allocations over; containers that are gone by then are dropped.
+
+A plugin that runs has taken in the running containers where they are. Nothing is written then: containers that the file has on
+other NUMA nodes are listed, and the exit status is 1. In Kubernetes use the chart's kubeletState, before the first start.`,
 		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,6 +67,9 @@ The next start of the plugin takes the allocations over; containers that are gon
 			}
 			defer store.Close()
 			kept, err := checkpoint.Import(store, file, force)
+			if errors.Is(err, checkpoint.ErrInUse) {
+				return compareWithDaemon(cmd.Context(), cmd.OutOrStdout(), stateDir, args[0], file, err)
+			}
 			if err != nil {
 				return err
 			}
@@ -74,12 +85,54 @@ The next start of the plugin takes the allocations over; containers that are gon
 	return command
 }
 
+// newestState is what the running daemon has allocated. Without a daemon, or with one that allocates nothing, it is what the state file has.
+func newestState(ctx context.Context, stateDir string) (checkpoint.File, error) {
+	var text json.RawMessage
+	if err := ask(ctx, stateDir, "/state", nil, &text); err != nil {
+		return checkpoint.ReadFile(filepath.Join(stateDir, checkpoint.FileName))
+	}
+	return checkpoint.Decode(text)
+}
+
+// compareWithDaemon says whether a kubelet's state file has containers on other NUMA nodes than the running daemon.
+func compareWithDaemon(ctx context.Context, out io.Writer, stateDir, path string, theirs checkpoint.File, inUse error) error {
+	ours, err := newestState(ctx, stateDir)
+	if err != nil { // a dry run has none
+		return fmt.Errorf("%w: stop it first", inUse)
+	}
+	type key struct{ pod, container, kind string }
+	nodes := map[key]nodeset.Set{}
+	for _, entry := range ours.State.Entries {
+		for _, block := range entry.Blocks {
+			nodes[key{entry.Pod, entry.Container, string(block.Type)}] = block.Nodes
+		}
+	}
+	same, differ := 0, 0
+	for _, entry := range theirs.State.Entries {
+		for _, block := range entry.Blocks {
+			switch has, there := nodes[key{entry.Pod, entry.Container, string(block.Type)}]; {
+			case there && has == block.Nodes:
+				same++
+			case there:
+				differ++
+				fmt.Fprintf(out, "container %s of pod %s: %s on node %s here, on node %s in the file\n", entry.Container, entry.Pod, block.Type, has, block.Nodes)
+			}
+		}
+	}
+	if differ > 0 {
+		return commandline.Failed(fmt.Errorf("nothing is imported from %s: the running plugin has these containers on other nodes; to move them there "+
+			"stop the plugin and import again with --force, or leave them where they are", path))
+	}
+	fmt.Fprintf(out, "Nothing to import: the running plugin has %d allocations of %s on the same nodes; containers that it does not have are not running.\n", same, path)
+	return nil
+}
+
 func newStateExportCommand() *cobra.Command {
 	var stateDir, output, target string
 	command := &cobra.Command{
 		Use:   "export",
 		Short: "Write the plugin's state as a kubelet accepts it",
-		Long: `Prints the plugin's state file without anything that is the plugin's own. A state that a kubelet would refuse at its
+		Long: `Prints what the running plugin has allocated, else what its state file has, without anything that is the plugin's own. A state that a kubelet would refuse at its
 start is not written: what is wrong is listed, and the exit status is 1.
 
 While no pod has an allocation of its own (podLevelResourceManagers), every kubelet reads the file. Otherwise --for names the
@@ -91,7 +144,7 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 			if target != "" && !slices.Contains(checkpoint.Targets, target) {
 				return fmt.Errorf("--for %q: want a kubelet's version, one of %s", target, strings.Join(checkpoint.Targets, ", "))
 			}
-			file, err := checkpoint.ReadFile(filepath.Join(stateDir, checkpoint.FileName))
+			file, err := newestState(cmd.Context(), stateDir)
 			if err != nil {
 				return err
 			}
