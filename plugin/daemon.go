@@ -34,6 +34,7 @@ type daemonOptions struct {
 	socket, name, index string
 	launched            bool
 	config              config.Config
+	kubeletState        string // a kubelet's state file to import where the state folder has none; empty imports none
 	configPath          string // watched for changes; empty has none
 	machine             machine.Machine
 	sysfs               string // where machine comes from; empty for a machine file
@@ -121,7 +122,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	d.devices = devices.New(devices.Options{Socket: options.kubeletDevices, Sysfs: options.sysfs, Slices: d.slices, Log: d.log})
 	with := agent.Options{
 		Config: options.config, CheckPeriod: options.timings.check, RequestTimeout: options.timings.request,
-		Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
+		Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir, KubeletState: options.kubeletState,
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
 	}
 	if options.config.DRA.Enabled {

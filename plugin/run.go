@@ -60,6 +60,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.podResources, "podresources-socket", "podresources.sock", "socket of our PodResources API, in the state folder unless the path is absolute; empty serves none")
 	flags.StringVar(&o.pluginRegistry, "plugin-registry", defaultPluginRegistry, "the kubelet's folder plugins_registry, where the configuration enables dra")
 	flags.StringVar(&o.cdi, "cdi-dir", defaultCDI, "folder of the runtime's CDI specifications, where the configuration enables dra")
+	flags.StringVar(&o.kubeletState, "import-kubelet-state", "", "a kubelet's memory_manager_state to import where the state folder has no state file")
 	flags.StringVar(&o.daemonSet, "daemonset", "", "NAMESPACE/NAME of the DaemonSet that runs this: with onTermination: Rollback, the values are kept as long as it stands")
 	flags.StringVar(&o.record, "record", "", "folder to record events and decisions in, for replay; empty records nothing")
 	flags.TextVar(&o.recordSize, "record-size", o.recordSize, "room for the recordings, a quantity of at least 8Mi; the oldest are removed")
@@ -78,7 +79,7 @@ func env(name, otherwise string) string {
 }
 
 func (o *runOptions) run(ctx context.Context) error {
-	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.kubeletDevices, &o.record, &o.pluginRegistry, &o.cdi)
+	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.kubeletDevices, &o.record, &o.pluginRegistry, &o.cdi, &o.kubeletState)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ var update = flag.Bool("update", false, "write the golden files, the chart's REA
 // valueSets are what users set, and what must come out.
 var valueSets = map[string]string{
 	"default":      `{}`,
-	"kubelet":      `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
+	"kubelet":      `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml, kubeletState: /var/lib/kubelet/memory_manager_state}`,
 	"kubelet-root": `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
 	"no-sources":   `{config: {requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback, memoryThrottlingFactor: 0.8}, podSecurityContext: {seLinuxOptions: {type: spc_t}}}`,
 	"sources":      `{config: {requestSources: [kubelet, oomscore]}}`,

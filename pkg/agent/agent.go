@@ -46,6 +46,8 @@ type Options struct {
 	Sysfs string
 	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values.
 	StateDir string
+	// KubeletState is a kubelet's state file to import where StateDir has none; empty imports none.
+	KubeletState string
 	// Tree is the cgroup v2 hierarchy.
 	Tree *cgroupfs.Tree
 	// Units sets properties of systemd's slices; nil writes files only.
@@ -189,7 +191,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	a.outbox.all = true // nothing is known of what an earlier run has written
-	a.openStateDir(opts.StateDir, resolved)
+	a.openStateDir(opts.StateDir, opts.KubeletState, resolved)
 	if a.recorder != nil {
 		a.recorder.Begin(a.now(), a.ledger)
 	}
@@ -241,7 +243,7 @@ func (a *Agent) lockStateDir(dir string) error {
 }
 
 // openStateDir opens the files in the state folder and restores the checkpoint.
-func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
+func (a *Agent) openStateDir(dir, kubeletState string, resolved config.Resolved) {
 	log := a.log.WithField("stateDir", dir)
 	var err error
 	if a.journal, err = a.openJournal(dir); err != nil {
@@ -253,7 +255,7 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 		return
 	}
 	if resolved.Static {
-		a.restore(log)
+		a.restore(log, kubeletState)
 	}
 	a.writer = checkpoint.NewWriter(a.store)
 }
@@ -266,13 +268,24 @@ func (a *Agent) openJournal(dir string) (*protect.Journal, error) {
 	return journal, err
 }
 
-// restore restores the allocations of the state file. Synchronize then drops those whose pods are gone.
-func (a *Agent) restore(log logrus.FieldLogger) {
+// restore restores the allocations of the state file, or of a kubelet's where there is none. Synchronize then drops those whose pods are
+// gone.
+func (a *Agent) restore(log logrus.FieldLogger, kubeletState string) {
 	file, err := a.store.Load()
 	var corrupt *checkpoint.CorruptError
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return
+		if kubeletState == "" {
+			return
+		}
+		if file, err = checkpoint.ReadFile(kubeletState); err == nil {
+			_, err = checkpoint.Import(a.store, file, false)
+		}
+		if log = log.WithField("file", kubeletState); err != nil {
+			log.WithError(err).Warn("the kubelet's state file is not imported: allocations are taken from the running containers")
+			return
+		}
+		log.Info("the kubelet's state file is imported: it is not read again")
 	case errors.As(err, &corrupt):
 		a.counters.quarantined.Add(1)
 		log.WithError(err).Warn("the state file cannot be used and is set aside: allocations are rebuilt from the runtime")
