@@ -51,6 +51,9 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 	}
 	container := db.cgroup() + "/" + db.id()
 	kubelets := map[string]string{db.cgroup() + "/memory.min": "4294963200", container + "/memory.min": "4294963200", container + "/cpuset.mems": "0-1"}
+	must(t, h.resize(db, 5*gi)) // with which the runtime writes what its record has of before
+	must(t, h.resize(web, 3*gi))
+	eventually(t, "what a resize has brought back is taken back", func() bool { return cmp.Equal(kubelets, h.ours()) })
 	late, large := guaranteed("late", gi), guaranteed("large", 64*gi)
 	h.deploy(late, large) // nothing is refused either
 	must(t, h.runtime.UpdateContainer(t.Context(), late.id(), &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(2 * gi)}}))
@@ -78,9 +81,12 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 	eventually(t, "the configuration is in force again", func() bool { return !strings.Contains(h.ask(0, "status"), "HardReservation") })
 	must(t, h.endPod(large))
 	must(t, h.removePod(large))
+	must(t, h.resize(db, 4*gi))
+	must(t, h.resize(web, 2*gi))
+	wantAll(t, h.ask(0, "rollback", "--resume"), "the daemon writes its values again\n")
+	eventually(t, "the container of meanwhile is on its node", func() bool { return h.knob(late.cgroup()+"/"+late.id(), "cpuset.mems") == "0" })
 	must(t, h.endPod(late))
 	must(t, h.removePod(late))
-	wantAll(t, h.ask(0, "rollback", "--resume"), "the daemon writes its values again\n")
 	eventually(t, "the values are back", func() bool { return cmp.Equal(before, h.ours()) })
 	eventually(t, "it is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
 	wantAll(t, h.ask(1, "rollback", "--resume"), "nothing to resume: the daemon is not rolled back")

@@ -268,6 +268,9 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	a := s.agent
 	a.handle(ctx, ledger.Settled{ID: container.ID, Header: s.header()})
+	if a.dryRun() { // the runtime has written what its record has of before
+		_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
+	}
 	a.lookDue(ctx)
 	return nil
 }

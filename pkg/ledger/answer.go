@@ -96,6 +96,22 @@ func (l *Ledger) journalFound(c *container) {
 	l.journal(c, now.adjustment(), others, nil)
 }
 
+// journalRecord has the journal know what the runtime has just written again of its record although this is a dry run: what was ours before.
+func (l *Ledger) journalRecord(c *container) {
+	if !c.Record.Ours {
+		return
+	}
+	had := Adjustment{Unified: changes(memoryqos.Values{}, c.Record.Values, nil, FileSet{})}
+	if group := c.Record.Values.OOMGroup; group != nil {
+		had.Unified = withOOMGroup(had.Unified, cgroup.FormatLimit(*group))
+	}
+	if c.Record.OursMems {
+		had.CpusetMems = c.Record.Mems
+	}
+	maps.DeleteFunc(had.Unified, func(file, text string) bool { return c.Resources.Unified[file] == text })
+	l.journal(c, had, c.Resources.Unified, nil)
+}
+
 // journal has the journal know what an answer or an update writes in a container's cgroup, so that rollback restores it.
 // asked are the values that the kubelet wants there, where they are new to the journal; wanted replaces those.
 func (l *Ledger) journal(c *container, adjustment Adjustment, asked, wanted map[string]string) {

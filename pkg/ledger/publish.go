@@ -48,7 +48,7 @@ func (l *Ledger) publish() {
 	}
 	allocations := l.deltas()
 	if out.DryRun = l.state.Resolved.Config.DryRun(); out.DryRun {
-		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
+		out.Answer, out.Updates, out.Files, out.Ended = Adjustment{}, nil, nil, nil
 		out.Look, out.Sync = nil, nil
 		return
 	}
@@ -90,8 +90,10 @@ func (l *Ledger) publishRuns(p *pod, before *derived) {
 		if now.cgroup == "" {
 			continue
 		}
-		c.Record.OursMems = c.Record.OursMems || now.mems != "" && !l.state.Resolved.Config.DryRun()
-		c.Record.Ours = c.Record.Ours || now.mems != "" || !same(now.values, memoryqos.Values{})
+		if !l.state.Resolved.Config.DryRun() {
+			c.Record.OursMems = c.Record.OursMems || now.mems != ""
+			c.Record.Ours = c.Record.Ours || now.mems != "" || !same(now.values, memoryqos.Values{})
+		}
 		if now.ours = c.Record.Ours; now.ours && !(was.ours && sameTarget(was.target(before.driver), now.target(after.driver))) {
 			out.Files = append(out.Files, now.target(after.driver))
 		}

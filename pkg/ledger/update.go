@@ -140,6 +140,9 @@ func (e Settled) apply(l *Ledger) {
 		if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
 			c.Record.Unsure, c.Pending = FileSet{}, nil
 			l.look(c)
+			if l.state.Resolved.Config.DryRun() {
+				l.journalRecord(c)
+			}
 		}
 		return
 	}
