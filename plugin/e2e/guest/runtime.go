@@ -112,7 +112,7 @@ state = "/run/containerd"
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   plugin_registration_timeout = "60s"
-  plugin_request_timeout = "60s"
+  plugin_request_timeout = "20s"
 `
 
 const containerd17 = `version = 2
@@ -137,7 +137,7 @@ state = "/run/containerd"
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   plugin_registration_timeout = "60s"
-  plugin_request_timeout = "60s"
+  plugin_request_timeout = "20s"
 `
 
 const crio = `[crio]
@@ -173,7 +173,7 @@ runtime_root = "/run/oci"
 enable_nri = true
 nri_listen = "/var/run/nri/nri.sock"
 nri_plugin_registration_timeout = "60s"
-nri_plugin_request_timeout = "60s"
+nri_plugin_request_timeout = "20s"
 `
 
 // importImages gives the runtime the image that sandboxes and workloads run,

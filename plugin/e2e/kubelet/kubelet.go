@@ -38,7 +38,8 @@ const (
 	// StaticPods is the folder of the manifests of static pods.
 	StaticPods = "/etc/kubernetes/manifests"
 
-	configFile = setup.KubeletFiles + "kubelet.yaml"
+	// ConfigFile is its configuration.
+	ConfigFile = setup.KubeletFiles + "kubelet.yaml"
 
 	// pollPeriod is between two looks at the API server: asking costs an emulated CPU some milliseconds.
 	pollPeriod = 300 * time.Millisecond
@@ -52,6 +53,8 @@ type Kubelet struct {
 	*Node
 	// Client speaks to the API server as the administrator.
 	Client kubernetes.Interface
+	// Memory, if set, is the memory_manager_state that Configure starts it with.
+	Memory []byte
 	// Housekeeping is cAdvisor's interval from the next Start on; 0 is a minute.
 	Housekeeping time.Duration
 
@@ -134,6 +137,11 @@ func (k *Kubelet) Configure(ctx context.Context, config Config) error {
 			return fmt.Errorf("configure the kubelet: %w", err)
 		}
 	}
+	if k.Memory != nil {
+		if err := os.WriteFile("/var/lib/kubelet/memory_manager_state", k.Memory, 0o600); err != nil {
+			return fmt.Errorf("configure the kubelet: %w", err)
+		}
+	}
 	all := k.baseline()
 	gates := maps.Clone(all["featureGates"].(map[string]any))
 	maps.Copy(all, config)
@@ -145,7 +153,7 @@ func (k *Kubelet) Configure(ctx context.Context, config Config) error {
 	if err != nil {
 		return fmt.Errorf("configure the kubelet: %w", err)
 	}
-	if err := os.WriteFile(configFile, text, 0o644); err != nil {
+	if err := os.WriteFile(ConfigFile, text, 0o644); err != nil {
 		return fmt.Errorf("configure the kubelet: %w", err)
 	}
 	k.config = maps.Clone(config)
@@ -176,7 +184,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	}
 	defer log.Close()
 	began := time.Now()
-	k.cmd = exec.Command(setup.Kubelet, "--config="+configFile, "--kubeconfig="+setup.KubeletConf, "--cert-dir=/var/lib/kubelet/pki",
+	k.cmd = exec.Command(setup.Kubelet, "--config="+ConfigFile, "--kubeconfig="+setup.KubeletConf, "--cert-dir=/var/lib/kubelet/pki",
 		"--hostname-override="+setup.NodeName, "--cloud-provider=external", "--v=2",
 		fmt.Sprint("--housekeeping-interval=", cmp.Or(k.Housekeeping, time.Minute))) // most cases need none of cAdvisor's statistics
 	k.cmd.Stdout, k.cmd.Stderr = log, log

@@ -28,8 +28,8 @@ const (
 	ReleasedTarball = "/e2e/release.tar.gz"
 	// ReleasedChart is the project's packed Helm chart.
 	ReleasedChart = "/e2e/chart.tgz"
-	// StartPage is docs/start.md.
-	StartPage = "/e2e/start.md"
+	// Pages has the pages of docs whose commands are walked.
+	Pages = "/e2e/docs"
 	// ReleasedImage is the name under which ReleasedImageTar is known to containerd.
 	ReleasedImage = "ghcr.io/nri-memory-manager/nri-memory-manager:" + Version
 	// Version is what the binary under test and its image say of themselves.

@@ -35,6 +35,7 @@ var choices = map[string]choice{
 	"TestEveryFileBesideTheKubelet":         {on(kubeletCgroupfs, kubeletSystemd), nil}, // each driver's files and writers; each has its half of the shapes
 	"TestKubeletChangesItsMemoryQoS":        {on(kubeletCgroupfs), on(kubeletSystemd)},  // what the kubelet writes, which knows no driver; the hour has systemd, with FULL=1
 	"TestChartInACluster":                   {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is what most clusters have, and the daemon's pod mounts its socket
+	"TestMigrationInACluster":               {nil, on(kubeletSystemd)},                  // a walk as TestChartInACluster's, and the checkpoints of TestMemoryManagerDecidesAsTheKubelets
 	"TestHourBesideTheKubelet":              {nil, on(kubeletCgroupfs, kubeletSystemd)}, // systemd is one writer more
 	"TestResizeInPlace":                     {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's resize; TestResizeByRequest has the other driver
 	"TestResizeWithoutRoom":                 {on(kubeletCgroupfs), on(kubeletSystemd)},  // allocation and the kubelet's retries, which know no driver
@@ -66,7 +67,7 @@ var choices = map[string]choice{
 
 	// The runtime and its NRI.
 	"TestPodsMadeWhileThePluginIsAwayAreAdopted":   {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},           // what a runtime and a driver show of containers that run already
-	"TestAStoppedPluginStopsNoPod":                 {on(cgroupfs24, cgroupfs17, crioCgroupfs, crioSystemd), on(systemd24)},           // what each runtime does with a plugin that does not answer
+	"TestAStoppedPluginStopsNoPod":                 {on(cgroupfs24, crioCgroupfs, crioSystemd), on(cgroupfs17, systemd24)},           // what each runtime does with a plugin that does not answer
 	"TestResizeByRequest":                          {on(systemd24, crioCgroupfs, crioSystemd), on(cgroupfs24, cgroupfs17)},           // each runtime's and each driver's update; TestResizeInPlace has containerd 2.4 with cgroupfs
 	"TestRuntimeRestartsUnderRunningPods":          {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17)},           // what each runtime still knows; drivers keep the cgroups
 	"TestRejectionsSayWhyAndLeakNothing":           {on(cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},                      // how a runtime passes the error on; TestRejectedPodIsOneBlock has containerd 2.4

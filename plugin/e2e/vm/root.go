@@ -84,7 +84,9 @@ func (p *Parts) addCluster(t *Tree, member *controlplane.Node) error {
 		return fmt.Errorf("want one packed chart in %s, found %v", p.release(), charts)
 	}
 	t.File(setup.ReleasedChart, charts[0])
-	t.File(setup.StartPage, filepath.Join(p.Project, "docs", "start.md"))
+	for _, page := range []string{"start.md", "migration.md"} {
+		t.File(filepath.Join(setup.Pages, page), filepath.Join(p.Project, "docs", page))
+	}
 	return nil
 }
 
