@@ -618,7 +618,7 @@ func (u *processUsage) total() time.Duration {
 	return sum
 }
 
-// report logs what the table of docs/testing.md is taken from.
+// report logs what the numbers in docs/testing.md are taken from.
 func (h *hour) report(duration time.Duration) {
 	var b strings.Builder
 	row := func(what string, format string, args ...any) {
