@@ -58,10 +58,9 @@ func describe(t *testing.T, known []difference) string {
 
 Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here under ` + "`onConflict: Kubelet`" + `: admitted or
 not, the affinity, the blocks, the node map and the state file. The default, ` + "`CPUs`" + `, places a container on a whole group of NUMA nodes where the
-kubelet takes one of them. Nodes without memory are left out of the node map; the comparison has them in it, as a kubelet does
-([what that changes](devices.md#nodes-without-memory)). The exceptions stand in ` + "`testdata/vectors/differences.jsonl`" + `. Where a row does
-not name the kubelet, it does not start. Pods with pod-level resources are compared under PodLevelResourceManagers; ` + "`next-*`" + ` has later
-releases' rules.
+kubelet takes one of them. The comparison has [nodes without memory](devices.md#nodes-without-memory) in the node map, as a kubelet does. The
+exceptions stand in ` + "`testdata/vectors/differences.jsonl`" + `. Where a row does not name the kubelet, it does not start. Scenarios ` + "`next-*`" + `
+have the rules of later releases. Pods with pod-level resources are compared under PodLevelResourceManagers.
 
 | why ours is another answer | scenarios |
 | --- | --- |
