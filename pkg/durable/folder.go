@@ -79,6 +79,9 @@ func (f *Folder) Holder() int {
 
 // Close closes the folder, and gives up its lock.
 func (f *Folder) Close() error {
+	if f.locked { // a process that is being forked has the descriptor as well, until it runs its program
+		_ = unix.Flock(f.fd, unix.LOCK_UN)
+	}
 	if err := unix.Close(f.fd); err != nil {
 		return &fs.PathError{Op: "close", Path: f.path, Err: err}
 	}

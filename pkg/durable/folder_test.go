@@ -40,6 +40,9 @@ func TestALockedFolder(t *testing.T) {
 	if content, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(content) != "content" {
 		t.Errorf("%q, %v", content, err)
 	}
+	forked, err := unix.Dup(first.fd) // as a process has it that is being started meanwhile
+	must(t, err)
+	defer unix.Close(forked)
 	must(t, first.Close())
 	if got := second.Holder(); got != 0 {
 		t.Errorf("process %d has the lock that is free", got)
