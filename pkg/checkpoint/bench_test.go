@@ -164,48 +164,27 @@ func BenchmarkWriter(b *testing.B) {
 	}
 }
 
-// BenchmarkEncode is the text of a whole state: from nothing, and after a change of one pod.
+// BenchmarkEncode is a change of one pod, and the text of the state after it.
 func BenchmarkEncode(b *testing.B) {
-	s := benchManager(b, 8, 1000).State()
-	b.Run("whole", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			Encode(PolicyStatic, s)
-		}
-	})
-	b.Run("one-pod-changed", func(b *testing.B) {
-		e := newEncoder(PolicyStatic)
-		e.replace(s)
-		var buffer []byte
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			s.Nodes[0].Memory[0].Free = uint64(i % 1000)
-			e.decide(s.Nodes, memorymanager.PodAllocations{Pod: s.Entries[0].Pod, Entries: s.Entries[:1]})
-			buffer = e.appendTo(buffer[:0])
-		}
-	})
-}
-
-// BenchmarkChecksum is the checksum of 1,000 pods' text: byte by byte, and from what spans remember.
-func BenchmarkChecksum(b *testing.B) {
-	e := newEncoder(PolicyStatic)
-	e.replace(benchManager(b, 8, 1000).State())
-	b.Run("bytes", func(b *testing.B) {
-		hash := fnvOffset
-		for b.Loop() {
-			for _, p := range e.pods {
-				hash = fnv1a(hash, p.entries.text)
+	for _, existing := range []int{100, 250, 1000} {
+		b.Run(fmt.Sprintf("existing=%d", existing), func(b *testing.B) {
+			m := benchManager(b, 8, existing)
+			w := Writer{state: m.State()}
+			c := benchContainer("fa9bdd38-6df9-4cf9-aa67-8c4814da37a8", 1)
+			if _, err := m.Admit(c); err != nil {
+				b.Fatal(err)
 			}
-		}
-	})
-	b.Run("spans", func(b *testing.B) {
-		hash := fnvOffset
-		for b.Loop() {
-			for _, p := range e.pods {
-				hash = p.span.extend(hash)
+			pods := []memorymanager.PodAllocations{m.Allocations(c.Pod), {Pod: c.Pod}} // there, and gone
+			var buffer []byte
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if !w.change(decided(w.state, m.Nodes(), pods[i%2])) {
+					b.Fatal("nothing has changed")
+				}
+				buffer, _ = w.content(buffer[:0])
 			}
-		}
-	})
+		})
+	}
 }
 
 // BenchmarkDecode reads a state file of 1,000 containers.

@@ -1,110 +1,102 @@
 package checkpoint
 
 import (
-	"strconv"
+	"fmt"
+	"hash/fnv"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// The text under the kubelet's checksum: its types as Go syntax, the way k8s.io/utils/dump.ForHash prints them, with a
-// checksum of 0 at the end. Keys are sorted, numbers as numbers.
-const (
-	textPolicy  = "(*state.MemoryManagerCheckpoint){PolicyName:(string)"
-	textNodes   = " MachineState:(state.NUMANodeMap)"
-	textEntries = " Entries:(state.ContainerMemoryAssignments)"
-	textEnd     = " Checksum:(checksum.Checksum)0}"
-	// textPodEntries stands before textEnd in layout V2.
-	textPodEntries = " PodEntries:(state.PodMemoryAssignments)"
-)
+// appendText appends the text under the kubelet's checksum of layouts V1 and V2: its types as Go syntax, the way k8s.io/utils/dump.ForHash
+// prints them, with a checksum of 0 at the end. Keys are sorted, numbers as numbers.
+func appendText(b []byte, format Format, policy string, s memorymanager.State) []byte {
+	b = append(append(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)"...), validUTF8(policy)...)
+	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', s.Nodes, appendNodeText)
+	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', containers(s), appendPodText)
+	if format == V2 {
+		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', s.Pods, appendPodEntryText)
+	}
+	return append(b, "]"+textEnd...)
+}
+
+const textEnd = " Checksum:(checksum.Checksum)0}"
 
 func appendNodeText(b []byte, node memorymanager.NodeState) []byte {
-	b = strconv.AppendInt(b, int64(node.ID), 10)
-	b = append(b, ":<*>{NumberOfAssignments:(int)"...)
-	b = strconv.AppendInt(b, int64(node.Assignments), 10)
-	b = append(b, " MemoryMap:(map[v1.ResourceName]*state.MemoryTable)map["...)
-	for i, table := range node.Memory {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = append(b, validUTF8(string(table.Type))...)
-		b = appendField(b, ":<*>{TotalMemSize:(uint64)", table.Total)
-		b = appendField(b, " SystemReserved:(uint64)", table.SystemReserved)
-		b = appendField(b, " Allocatable:(uint64)", table.Allocatable)
-		b = appendField(b, " Reserved:(uint64)", table.Reserved)
-		b = appendField(b, " Free:(uint64)", table.Free)
-		b = append(b, '}')
-	}
-	b = append(b, "] Cells:([]int)["...)
-	b = appendSet(b, node.Cells, ' ')
+	b = appendField(appendInt(b, node.ID), ":<*>{NumberOfAssignments:(int)", uint64(node.Assignments))
+	b = appendList(append(b, " MemoryMap:(map[v1.ResourceName]*state.MemoryTable)map["...), ' ', node.Memory, appendTableText)
+	b = appendList(append(b, "] Cells:([]int)["...), ' ', node.Cells.IDs(), appendInt)
 	return append(b, "]}"...)
 }
 
-func appendPodText(b []byte, pod string, entries []memorymanager.Entry) []byte {
-	b = append(append(b, pod...), ":map["...)
-	for i, entry := range entries {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = appendEntryText(b, entry)
-	}
-	return append(b, ']')
+func appendTableText(b []byte, table memorymanager.TypeTable) []byte {
+	b = append(b, validUTF8(string(table.Type))...)
+	b = appendField(b, ":<*>{TotalMemSize:(uint64)", table.Total)
+	b = appendField(b, " SystemReserved:(uint64)", table.SystemReserved)
+	b = appendField(b, " Allocatable:(uint64)", table.Allocatable)
+	b = appendField(b, " Reserved:(uint64)", table.Reserved)
+	b = appendField(b, " Free:(uint64)", table.Free)
+	return append(b, '}')
 }
 
-func appendPodEntryText(b []byte, pod string, blocks []memorymanager.Block) []byte {
-	b = append(append(b, pod...), ":{MemoryBlocks:([]state.Block)"...)
-	return append(appendBlocksText(b, blocks), '}')
+func appendPodText(b []byte, pod memorymanager.PodAllocations) []byte {
+	b = append(append(b, validUTF8(pod.Pod)...), ":map["...)
+	return append(appendList(b, ' ', pod.Entries, appendEntryText), ']')
 }
 
 func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
-	b = append(append(b, validUTF8(entry.Container)...), ':')
-	return appendBlocksText(b, entry.Blocks)
+	b = append(append(b, validUTF8(entry.Container)...), ":["...)
+	return append(appendList(b, ' ', entry.Blocks, appendBlockText), ']')
 }
 
-func appendBlocksText(b []byte, blocks []memorymanager.Block) []byte {
-	b = append(b, '[')
-	for i, block := range blocks {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = append(b, "{NUMAAffinity:([]int)["...)
-		b = appendSet(b, block.Nodes, ' ')
-		b = append(b, "] Type:(v1.ResourceName)"...)
-		b = append(b, validUTF8(string(block.Type))...)
-		b = appendField(b, " Size:(uint64)", block.Size)
-		b = append(b, '}')
-	}
-	return append(b, ']')
+func appendPodEntryText(b []byte, entry memorymanager.PodEntry) []byte {
+	b = append(append(b, validUTF8(entry.Pod)...), ":{MemoryBlocks:([]state.Block)["...)
+	return append(appendList(b, ' ', entry.Blocks, appendBlockText), "]}"...)
 }
 
-// amountsSum is the checksum of a pod's per-node amounts, which the kubelet's does not cover. A file holds the sum over
-// its pods, so that a change of one pod does not touch the others.
-func amountsSum(pod memorymanager.PodAllocations) uint32 {
-	b := appendAmountsText(nil, pod.Pod, "", pod.Blocks)
-	for _, entry := range pod.Entries {
-		b = appendAmountsText(b, pod.Pod, validUTF8(entry.Container), entry.Blocks)
-	}
-	if b == nil {
+func appendBlockText(b []byte, block memorymanager.Block) []byte {
+	b = appendList(append(b, "{NUMAAffinity:([]int)["...), ' ', block.Nodes.IDs(), appendInt)
+	b = append(append(b, "] Type:(v1.ResourceName)"...), validUTF8(string(block.Type))...)
+	return append(appendField(b, " Size:(uint64)", block.Size), '}')
+}
+
+// dataSum is the checksum of layout V3.
+func dataSum(data string) uint32 { return fnv1a([]byte("(string)" + data)) }
+
+func fnv1a(text []byte) uint32 {
+	sum := fnv.New32a()
+	_, _ = sum.Write(text) // which cannot fail
+	return sum.Sum32()
+}
+
+// amountsSum is the checksum of the per-node amounts, which the kubelet's does not cover: the sum of those of the pods, 0 without any.
+func amountsSum(s memorymanager.State) (sum uint32) {
+	if !hasAmounts(s) {
 		return 0
 	}
-	return fnv1a(fnvOffset, b)
+	for _, pod := range byPod(s) {
+		text := amountsText(pod.Pod, "", pod.Blocks)
+		for _, entry := range pod.Entries {
+			text += amountsText(pod.Pod, entry.Container, entry.Blocks)
+		}
+		if text != "" {
+			sum += fnv1a([]byte(text))
+		}
+	}
+	return sum
 }
 
-func appendAmountsText(b []byte, pod, container string, blocks []memorymanager.Block) []byte {
+func amountsText(pod, container string, blocks []memorymanager.Block) string {
+	var text strings.Builder
 	for _, block := range blocks {
 		if block.PerNode == nil {
 			continue
 		}
-		b = append(b, pod...)
-		b = append(b, '/')
-		b = append(b, container...)
-		b = append(b, '/')
-		b = append(b, validUTF8(string(block.Type))...)
+		fmt.Fprintf(&text, "%s/%s/%s", validUTF8(pod), validUTF8(container), validUTF8(string(block.Type)))
 		for _, amount := range block.PerNode {
-			b = append(b, ' ')
-			b = strconv.AppendInt(b, int64(amount.Node), 10)
-			b = appendField(b, "=", amount.Bytes)
+			fmt.Fprintf(&text, " %d=%d", amount.Node, amount.Bytes)
 		}
-		b = append(b, '\n')
+		text.WriteByte('\n')
 	}
-	return b
+	return text.String()
 }

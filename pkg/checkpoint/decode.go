@@ -160,7 +160,7 @@ func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry)
 	content.Checksum = 0
 	text := dump.ForHash(content)
 	content.Checksum = stored
-	sum := fnv1a(fnvOffset, text)
+	sum := fnv1a([]byte(text))
 	if uint64(stored) == uint64(sum) {
 		return V1, len(entries) == 0, nil
 	}
@@ -170,7 +170,7 @@ func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry)
 		pods[pod] = state.PodEntry{MemoryBlocks: blocks}
 	}
 	withPods := strings.TrimSuffix(text, textEnd) + " PodEntries:" + dump.ForHash(pods) + textEnd
-	if uint64(stored) == uint64(fnv1a(fnvOffset, withPods)) {
+	if uint64(stored) == uint64(fnv1a([]byte(withPods))) {
 		return V2, true, nil
 	}
 	return V1, false, damaged("checksum", uint64(stored), "the content has", uint64(sum))
@@ -205,11 +205,7 @@ func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager
 			s.Pods = append(s.Pods, memorymanager.PodEntry{Pod: pod, Blocks: blocks})
 		}
 	}
-	sum := uint32(0)
-	for _, pod := range byPod(s) {
-		sum += amountsSum(pod)
-	}
-	if sum != more.PerNodeChecksum {
+	if sum := amountsSum(s); sum != more.PerNodeChecksum {
 		return s, damaged("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(sum))
 	}
 	return s, nil

@@ -87,7 +87,7 @@ func wrap(inner string) string {
 	if err != nil {
 		panic(err)
 	}
-	return fmt.Sprintf(`{"policyName":"Static","machineState":{},"checksum":1,"data":%s,"dataChecksum":%d}`, quoted, fnv1a(fnvOffset, "(string)"+inner))
+	return fmt.Sprintf(`{"policyName":"Static","machineState":{},"checksum":1,"data":%s,"dataChecksum":%d}`, quoted, dataSum(inner))
 }
 
 func TestKubelet137IsRead(t *testing.T) {
@@ -109,7 +109,8 @@ func TestKubelet137IsRead(t *testing.T) {
 
 func TestPodLevelKubeletWithoutPodsIsRead(t *testing.T) {
 	text := `{"policyName":"Static","machineState":{},"checksum":%d}`
-	sum := fnv1a(fnvOffset, textPolicy+"Static"+textNodes+"map[]"+textEntries+"map[]"+textPodEntries+"map[]"+textEnd)
+	sum := fnv1a([]byte("(*state.MemoryManagerCheckpoint){PolicyName:(string)Static MachineState:(state.NUMANodeMap)map[] " +
+		"Entries:(state.ContainerMemoryAssignments)map[] PodEntries:(state.PodMemoryAssignments)map[] Checksum:(checksum.Checksum)0}"))
 	if file, err := Decode(fmt.Appendf(nil, text, sum)); err != nil || !file.Verified || file.Format != V2 {
 		t.Fatal(err)
 	}

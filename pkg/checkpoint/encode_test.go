@@ -41,7 +41,7 @@ func kubeletWrites(t testing.TB, policy string, s memorymanager.State) string {
 		}
 		content.Entries[entry.Pod][entry.Container] = blocks
 	}
-	content.Checksum = checksum.Checksum(fnv1a(fnvOffset, dump.ForHash(&content)))
+	content.Checksum = checksum.Checksum(fnv1a([]byte(dump.ForHash(&content))))
 	text, err := json.Marshal(content)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func kubeletAccepts(t testing.TB, text []byte) {
 	}
 	stored := content.Checksum
 	content.Checksum = 0
-	if sum := checksum.Checksum(fnv1a(fnvOffset, dump.ForHash(&content))); sum != stored {
+	if sum := checksum.Checksum(fnv1a([]byte(dump.ForHash(&content)))); sum != stored {
 		t.Fatalf("a kubelet finds checksum %d, stored is %d\n%s", sum, stored, text)
 	}
 }
@@ -156,13 +156,13 @@ func TestAnyStateEncodesAsTheKubeletWritesIt(t *testing.T) {
 	}
 }
 
-func TestEncoderFollowsDecisions(t *testing.T) {
+func TestTheTextFollowsDecisions(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := randomState(random)
-	e := newEncoder(PolicyStatic)
-	e.replace(s)
+	w := Writer{state: s}
+	text := func() string { return string(Encode(PolicyStatic, w.state)) }
 	for step := range 500 {
 		s.Nodes = randomState(random).Nodes
 		pod := strconv.Itoa(random.IntN(40))
@@ -179,17 +179,16 @@ func TestEncoderFollowsDecisions(t *testing.T) {
 		s.Entries = append(kept, entries...)
 		s = sortedState(s)
 		if random.IntN(10) == 0 {
-			e.replace(s)
+			w.change(s)
 		} else {
-			e.decide(s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries})
+			w.change(decided(w.state, s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries}))
 		}
-		if got, want := string(e.appendTo(nil)), kubeletWrites(t, PolicyStatic, s); got != want {
+		if got, want := text(), kubeletWrites(t, PolicyStatic, s); got != want {
 			t.Fatalf("step %d: %s", step, cmp.Diff(want, got))
 		}
-		if e.replace(s) && !e.amounts {
+		if w.change(s) || w.change(decided(s, s.Nodes, memorymanager.PodAllocations{Pod: "none such"})) {
 			t.Fatalf("step %d: the same state counts as a change", step)
 		}
-		e.decide(s.Nodes, memorymanager.PodAllocations{Pod: "none such"})
 	}
 }
 
@@ -244,13 +243,9 @@ func TestAmountsThatTheNodesDoNotTellSurvive(t *testing.T) {
 }
 
 func TestAmountsAreLeftOutAfterADecision(t *testing.T) {
-	s := overfull()
-	e := newEncoder(PolicyStatic)
-	if !e.replace(s) || e.replace(s) {
-		t.Fatal("replace does not say what changed")
-	}
-	if !e.decide(s.Nodes, memorymanager.PodAllocations{Pod: "b", Entries: s.Entries[1:]}) || strings.Contains(string(e.appendTo(nil)), "perNode") {
-		t.Fatalf("old amounts are still there: %s", e.appendTo(nil))
+	s := decided(overfull(), overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
+	if text := Encode(PolicyStatic, s); strings.Contains(string(text), `"perNode"`) {
+		t.Fatalf("old amounts are still there: %s", text)
 	}
 }
 

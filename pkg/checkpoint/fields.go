@@ -1,117 +1,115 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// The state file's JSON, appended as encoding/json would write the kubelet's types.
+// The state file's JSON, appended as encoding/json would write the kubelet's types, whose reflection and maps take several times as long.
+
+// appendState appends everything before the checksum.
+func appendState(b []byte, policy string, s memorymanager.State) []byte {
+	b = appendString(append(b, `{"policyName":`...), policy)
+	nodes := slices.SortedFunc(slices.Values(s.Nodes), func(x, y memorymanager.NodeState) int { // "10" before "2"
+		return cmp.Compare(strconv.Itoa(x.ID), strconv.Itoa(y.ID))
+	})
+	b = append(appendList(append(b, `,"machineState":{`...), ',', nodes, appendNodeJSON), '}')
+	if len(s.Entries) > 0 {
+		b = append(appendList(append(b, `,"entries":{`...), ',', containers(s), appendPodJSON), '}')
+	}
+	if len(s.Pods) > 0 {
+		b = append(appendList(append(b, `,"podEntries":{`...), ',', s.Pods, appendPodEntryJSON), '}')
+	}
+	return b
+}
+
+// containers are the allocations of containers by pod.
+func containers(s memorymanager.State) []memorymanager.PodAllocations {
+	return byPod(memorymanager.State{Entries: s.Entries})
+}
 
 func appendNodeJSON(b []byte, node memorymanager.NodeState) []byte {
-	b = append(b, '"')
-	b = strconv.AppendInt(b, int64(node.ID), 10)
-	b = append(b, `":{"numberOfAssignments":`...)
-	b = strconv.AppendInt(b, int64(node.Assignments), 10)
-	b = append(b, `,"memoryMap":{`...)
-	for i, table := range node.Memory {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, string(table.Type))
-		b = appendField(b, `:{"total":`, table.Total)
-		b = appendField(b, `,"systemReserved":`, table.SystemReserved)
-		b = appendField(b, `,"allocatable":`, table.Allocatable)
-		b = appendField(b, `,"reserved":`, table.Reserved)
-		b = appendField(b, `,"free":`, table.Free)
-		b = append(b, '}')
-	}
-	b = append(b, `},"cells":[`...)
-	b = appendSet(b, node.Cells, ',')
+	b = strconv.AppendInt(append(b, '"'), int64(node.ID), 10)
+	b = appendField(b, `":{"numberOfAssignments":`, uint64(node.Assignments))
+	b = appendList(append(b, `,"memoryMap":{`...), ',', node.Memory, appendTableJSON)
+	b = appendList(append(b, `},"cells":[`...), ',', node.Cells.IDs(), appendInt)
 	return append(b, `]}`...)
 }
 
-func appendPodJSON(b []byte, pod string, entries []memorymanager.Entry, amounts bool) []byte {
-	b = append(appendString(b, pod), `:{`...)
-	for i, entry := range entries {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendEntryJSON(b, entry, amounts)
+func appendTableJSON(b []byte, table memorymanager.TypeTable) []byte {
+	b = appendString(b, string(table.Type))
+	b = appendField(b, `:{"total":`, table.Total)
+	b = appendField(b, `,"systemReserved":`, table.SystemReserved)
+	b = appendField(b, `,"allocatable":`, table.Allocatable)
+	b = appendField(b, `,"reserved":`, table.Reserved)
+	b = appendField(b, `,"free":`, table.Free)
+	return append(b, '}')
+}
+
+func appendPodJSON(b []byte, pod memorymanager.PodAllocations) []byte {
+	b = append(appendString(b, pod.Pod), `:{`...)
+	return append(appendList(b, ',', pod.Entries, appendEntryJSON), '}')
+}
+
+func appendEntryJSON(b []byte, entry memorymanager.Entry) []byte {
+	b = append(appendString(b, entry.Container), `:[`...)
+	return append(appendList(b, ',', entry.Blocks, appendBlockJSON), ']')
+}
+
+func appendPodEntryJSON(b []byte, entry memorymanager.PodEntry) []byte {
+	b = append(appendString(b, entry.Pod), `:{"memoryBlocks":[`...)
+	return append(appendList(b, ',', entry.Blocks, appendBlockJSON), `]}`...)
+}
+
+func appendBlockJSON(b []byte, block memorymanager.Block) []byte {
+	b = appendList(append(b, `{"numaAffinity":[`...), ',', block.Nodes.IDs(), appendInt)
+	b = appendString(append(b, `],"type":`...), string(block.Type))
+	b = appendField(b, `,"size":`, block.Size)
+	if block.PerNode != nil {
+		b = append(appendList(append(b, `,"perNode":{`...), ',', block.PerNode, appendAmountJSON), '}')
 	}
 	return append(b, '}')
 }
 
-func appendPodEntryJSON(b []byte, pod string, blocks []memorymanager.Block, amounts bool) []byte {
-	b = append(appendString(b, pod), `:{"memoryBlocks":`...)
-	return append(appendBlocksJSON(b, blocks, amounts), '}')
+func appendAmountJSON(b []byte, amount memorymanager.NodeAmount) []byte {
+	return appendField(strconv.AppendInt(append(b, '"'), int64(amount.Node), 10), `":`, amount.Bytes)
 }
 
-func appendEntryJSON(b []byte, entry memorymanager.Entry, amounts bool) []byte {
-	b = append(appendString(b, validUTF8(entry.Container)), ':')
-	return appendBlocksJSON(b, entry.Blocks, amounts)
-}
-
-func appendBlocksJSON(b []byte, blocks []memorymanager.Block, amounts bool) []byte {
-	b = append(b, '[')
-	for i, block := range blocks {
+func appendList[T any](b []byte, separator byte, all []T, one func([]byte, T) []byte) []byte {
+	for i, each := range all {
 		if i > 0 {
-			b = append(b, ',')
+			b = append(b, separator)
 		}
-		b = append(b, `{"numaAffinity":[`...)
-		b = appendSet(b, block.Nodes, ',')
-		b = append(b, `],"type":`...)
-		b = appendString(b, string(block.Type))
-		b = appendField(b, `,"size":`, block.Size)
-		if amounts && block.PerNode != nil {
-			b = append(b, `,"perNode":{`...)
-			for j, amount := range block.PerNode {
-				if j > 0 {
-					b = append(b, ',')
-				}
-				b = append(b, '"')
-				b = strconv.AppendInt(b, int64(amount.Node), 10)
-				b = appendField(b, `":`, amount.Bytes)
-			}
-			b = append(b, '}')
-		}
-		b = append(b, '}')
+		b = one(b, each)
 	}
-	return append(b, ']')
+	return b
 }
 
 func appendField(b []byte, name string, value uint64) []byte {
 	return strconv.AppendUint(append(b, name...), value, 10)
 }
 
-func appendSet(b []byte, nodes nodeset.Set, separator byte) []byte {
-	first := true
-	for id := range nodes.All() {
-		if !first {
-			b = append(b, separator)
-		}
-		first = false
-		b = strconv.AppendInt(b, int64(id), 10)
-	}
-	return b
-}
+func appendInt(b []byte, value int) []byte { return strconv.AppendInt(b, int64(value), 10) }
 
 // appendString quotes a name. The names of Kubernetes are plain; what is not is left to encoding/json.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || strings.IndexByte(`"\<>&`, c) >= 0 {
-			quoted, err := json.Marshal(s)
+			quoted, err := json.Marshal(validUTF8(s))
 			if err != nil { // not for a string
 				return append(b, `""`...)
 			}
 			return append(b, quoted...)
 		}
 	}
-	b = append(b, '"')
-	b = append(b, s...)
-	return append(b, '"')
+	return append(append(append(b, '"'), s...), '"')
 }
+
+// validUTF8 replaces what JSON can not hold, so that the checksum is of what a reader sees.
+func validUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -2,6 +2,10 @@ package checkpoint
 
 import (
 	"context"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
 	"sync"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
@@ -19,24 +23,23 @@ type Stats = durable.Stats
 type Writer struct {
 	file *durable.Writer
 
-	mu      sync.Mutex
-	encoder *encoder // what should be on disk
-	begun   bool     // encoder has a state
+	mu    sync.Mutex
+	state memorymanager.State // what should be on disk; its slices are never changed
+	begun bool                // there is a state
 }
 
 // NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
 func NewWriter(store *Store) *Writer {
-	return &Writer{
-		file:    durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write, Settle: store.settle}),
-		encoder: newEncoder(PolicyStatic),
-	}
+	return &Writer{file: durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write, Settle: store.settle})}
 }
 
 // Submit hands over what one decision changed: the node map and all allocations of the pod that it was about (none: the
-// pod is gone). The slices are not kept. The caller holds its own lock, so that decisions arrive in their order.
+// pod is gone). The slices are the writer's then. The caller holds its own lock, so that decisions arrive in their order.
 // A decision that allocates more than a node has is for Replace, which writes where the bytes are.
 func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) Ticket {
-	return w.change(func(e *encoder) bool { return e.decide(nodes, pod) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.submit(decided(w.state, nodes, pod))
 }
 
 // Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second: a daemon that
@@ -45,31 +48,63 @@ func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAl
 func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.encoder.decide(nodes, memorymanager.PodAllocations{Pod: pod}) {
+	if w.change(decided(w.state, nodes, memorymanager.PodAllocations{Pod: pod})) {
 		w.file.Defer(w.content)
 	}
 }
 
 // Replace hands over a whole state, at the start and after a Synchronize. What has not changed costs no write.
 func (w *Writer) Replace(s memorymanager.State) Ticket {
-	return w.change(func(e *encoder) bool { return e.replace(s) })
-}
-
-func (w *Writer) change(apply func(*encoder) bool) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !apply(w.encoder) && w.begun {
+	return w.submit(withAmountsNeeded(s))
+}
+
+// submit has a state written, unless it is the one that was written last.
+func (w *Writer) submit(s memorymanager.State) Ticket {
+	if !w.change(s) && w.begun {
 		return w.file.Flush()
 	}
 	w.begun = true
 	return w.file.Submit(w.content)
 }
 
+// change reports whether a state is another one. The lock is held.
+func (w *Writer) change(s memorymanager.State) bool {
+	changed := !reflect.DeepEqual(w.state, s)
+	w.state = s
+	return changed
+}
+
+// decided is a state after a decision. Its PerNode amounts would not be true any more.
+func decided(s memorymanager.State, nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) memorymanager.State {
+	if hasAmounts(s) {
+		s = withoutAmounts(s)
+	}
+	var own []memorymanager.PodEntry
+	if pod.Blocks != nil {
+		own = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
+	}
+	return memorymanager.State{
+		Nodes:   nodes,
+		Entries: replaced(s.Entries, pod.Entries, func(e memorymanager.Entry) int { return strings.Compare(e.Pod, pod.Pod) }),
+		Pods:    replaced(s.Pods, own, func(e memorymanager.PodEntry) int { return strings.Compare(e.Pod, pod.Pod) }),
+	}
+}
+
+// replaced has other entries in place of a pod's. Entries are sorted by pod; of compares that of one with it.
+func replaced[E any](all, others []E, of func(E) int) []E {
+	from := sort.Search(len(all), func(i int) bool { return of(all[i]) >= 0 })
+	to := sort.Search(len(all), func(i int) bool { return of(all[i]) > 0 })
+	return slices.Concat(all[:from], others, all[to:])
+}
+
 // content is the text of the newest state.
 func (w *Writer) content(buffer []byte) ([]byte, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.encoder.appendTo(buffer), nil
+	s := w.state
+	w.mu.Unlock()
+	return appendFile(buffer, "", PolicyStatic, s), nil // outside of the lock, which decisions wait for
 }
 
 // Stats returns the counters.

@@ -173,6 +173,9 @@ func TestStormIsOnDisk(t *testing.T) {
 		})
 	}
 	group.Wait()
+	if ticket := w.Replace(m.State()); ticket != (Ticket{}) {
+		t.Error("the state that all decisions have made asks for a write")
+	}
 	if err := w.Close(within(t)); err != nil {
 		t.Fatal(err)
 	}
