@@ -64,9 +64,7 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 
 	// The disk comes back, though not with that write.
 	for _, fifo := range fifos {
-		reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
-		must(t, err)
-		defer reader.Close()
+		unblock(t, fifo)
 	}
 	eventually(t, "both allocations are in the state file", func() bool { return len(h.entries()) == 2 })
 	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
@@ -91,10 +89,9 @@ func (h *host) watchesKills(pod *testPod) {
 // blockFolder has every write to a file of the state folder hang from now on.
 func (h *host) blockFolder() (fifos []string) {
 	h.t.Helper()
-	fifos = h.blockStateFile(unix.Mkfifo)
 	journal := h.path("state/" + protect.JournalFile)
 	replaced := []string{checkpoint.FileName, protect.JournalFile, "raised.json", "requests.json", oom.FileName}
-	for _, name := range replaced[1:] {
+	for _, name := range replaced {
 		fifo := h.path("state/" + name + ".tmp")
 		eventually(h.t, "no write is under way", func() bool { return unix.Mkfifo(fifo, 0o600) == nil })
 		fifos = append(fifos, fifo)
@@ -109,6 +106,15 @@ func (h *host) blockFolder() (fifos []string) {
 		}
 	}
 	return append(fifos, journal)
+}
+
+// unblock lets a write go on that hangs at a FIFO. What it has written is lost, and takes no file's place.
+func unblock(t *testing.T, fifo string) {
+	t.Helper()
+	must(t, os.Rename(fifo, fifo+".lost"))
+	reader, err := os.OpenFile(fifo+".lost", os.O_RDONLY|unix.O_NONBLOCK, 0)
+	must(t, err)
+	t.Cleanup(func() { reader.Close() })
 }
 
 // A plugin that is told to end while its disk hangs ends all the same, whichever of its files it is writing.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
@@ -178,14 +179,9 @@ func blockCreate(t *testing.T, h *host, _ *process) (end func()) {
 
 // blockDisk has the writes of the state file not return.
 func blockDisk(t *testing.T, h *host, _ *process) (end func()) {
-	files := h.blockStateFile(unix.Mkfifo)
-	return func() {
-		for _, file := range files {
-			reader, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
-			must(t, err)
-			t.Cleanup(func() { reader.Close() })
-		}
-	}
+	fifo := h.path("state/" + checkpoint.FileName + ".tmp")
+	eventually(t, "no write is under way", func() bool { return unix.Mkfifo(fifo, 0o600) == nil })
+	return func() { unblock(t, fifo) }
 }
 
 // systemd hears of a daemon that moves, and of none that stands.

@@ -22,7 +22,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
@@ -338,25 +337,6 @@ func (h *host) entries() []string {
 		}
 	}
 	return all
-}
-
-// blockStateFile waits until the state file has what is ahead of it, and puts something in the way of each file that is written from then on.
-func (h *host) blockStateFile(put func(path string, mode uint32) error) (blocked []string) {
-	h.t.Helper()
-	file := h.path("state/" + checkpoint.FileName)
-	eventually(h.t, "the state file has all", func() bool {
-		newest, err := durable.Newest(file)
-		must(h.t, err)
-		data, err := os.ReadFile(file)
-		must(h.t, err)
-		return bytes.Equal(data, newest)
-	})
-	for _, suffix := range []string{".ahead0", ".ahead1", ".tmp"} {
-		must(h.t, os.RemoveAll(file+suffix))
-		must(h.t, put(file+suffix, 0o700))
-		blocked = append(blocked, file+suffix)
-	}
-	return blocked
 }
 
 // knob is the text of a cgroup's file.

@@ -12,7 +12,7 @@ import (
 // Counters count since the agent was made.
 type Counters struct {
 	ledger.Counters
-	// Late counts decisions that were not on disk before the event's deadline.
+	// Late counts decisions that were not in the state file before the event's deadline.
 	Late uint64
 	// Quarantined counts state files that were set aside.
 	Quarantined uint64

@@ -169,10 +169,10 @@ const slowDisk = 10 * time.Second
 // graceOfHanging is how long a decision waits for a disk that hangs.
 const graceOfHanging = 50 * time.Millisecond
 
-// durable waits until a decision is on disk. A disk that fails degrades readiness and does not stop the container, and one that is
+// stored waits until the state file has a decision. A disk that fails degrades readiness and does not stop the container, and one that is
 // slow has half of the time that the runtime waits. Under the failure policy Fail it has all of it, and a container is not created
 // before its decision is safe: the kubelet's next try finds the decision made. One that hangs counts as failing after slowDisk.
-func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
+func (a *Agent) stored(ctx context.Context, ticket checkpoint.Ticket) error {
 	if a.writer == nil {
 		return nil
 	}

@@ -192,10 +192,10 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 		return effects.Err
 	}
 	if effects.DryRun {
-		return a.durable(ctx, ticket)
+		return a.stored(ctx, ticket)
 	}
 	a.writeParents(ctx, effects) // while the state file is written: what they hold follows from no allocation
-	if err := a.durable(ctx, ticket); err != nil {
+	if err := a.stored(ctx, ticket); err != nil {
 		return err
 	}
 	a.saveJournal(ctx)
@@ -312,7 +312,7 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 		return nil, effects.Err
 	}
 
-	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
+	_ = a.stored(ctx, ticket) // the runtime has its containers all the same
 	desired := a.protect(ctx)
 	a.saveJournal(ctx)
 	if desired && !effects.DryRun {

@@ -66,7 +66,7 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	a.mu.Lock()
 	ticket := a.outbox.newest
 	a.mu.Unlock()
-	_ = a.durable(ctx, ticket) // they run all the same
+	_ = a.stored(ctx, ticket) // they run all the same
 	a.writeAhead(ctx, effects)
 	for _, update := range effects.Updates {
 		a.noteMigration(update.ContainerID, update.Adjustment, event.Usage)

@@ -68,7 +68,7 @@ func benchContainer(pod string, types int) memorymanager.Container {
 	return memorymanager.Container{Pod: pod, Name: "container", Request: request[3-types:]}
 }
 
-// BenchmarkCycle admits and releases one container, each with its decision durable on disk.
+// BenchmarkCycle admits and releases one container, each with its decision in the state file.
 func BenchmarkCycle(b *testing.B) {
 	for _, nodes := range []int{2, 8, 64} {
 		for _, existing := range []int{0, 100, 1000} {
@@ -125,7 +125,7 @@ func benchWriter(b *testing.B) (*Store, *Writer) {
 }
 
 // BenchmarkWriter is a storm: 500 containers start at once beside 500 others, each decided under one lock and answered
-// when it is durable.
+// when it is in the state file.
 func BenchmarkWriter(b *testing.B) {
 	for _, storm := range []int{1, 50, 500} {
 		b.Run(fmt.Sprintf("storm=%d", storm), func(b *testing.B) {

@@ -1,5 +1,5 @@
 // Package checkpoint keeps the memory manager's state in the kubelet's state file format: it reads, verifies and writes
-// it, durably and with several decisions in one write.
+// it, with several decisions in one write.
 // https://kubernetes.io/docs/tasks/administer-cluster/memory-manager/ describes the file memory_manager_state.
 package checkpoint
 

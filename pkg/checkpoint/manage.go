@@ -16,7 +16,7 @@ type CorruptError = durable.DamagedError
 // ReadFile reads a state file, a kubelet's or ours, and leaves it where it is. The error is a *CorruptError when the
 // content is bad, else the file system's.
 func ReadFile(path string) (File, error) {
-	data, err := durable.Newest(path)
+	data, err := durable.ReadFile(path)
 	if err != nil {
 		return File{}, fmt.Errorf("reading the state file: %w", err)
 	}
@@ -109,7 +109,7 @@ func blocksAlone(blocks []memorymanager.Block) []memorymanager.Block {
 // Verify reads a state file, also a damaged one as far as that goes, and lists everything that is wrong with it: what
 // can not be read, a wrong checksum, and what Check finds. The error is of reading the file.
 func Verify(path string) (File, []Finding, error) {
-	data, err := durable.Newest(path)
+	data, err := durable.ReadFile(path)
 	if err != nil {
 		return File{}, nil, fmt.Errorf("reading the state file: %w", err)
 	}

@@ -20,7 +20,6 @@ type Store struct {
 
 	mu     sync.Mutex
 	folder *durable.Folder // nil after Close
-	file   *durable.Ahead  // in folder
 	locked bool            // Lock was called
 	bad    bool            // a state file that could not be read is still in its place
 }
@@ -47,7 +46,7 @@ func (s *Store) openFolder() error {
 	if err != nil {
 		return fmt.Errorf("opening the state folder: %w", err)
 	}
-	s.folder, s.file = folder, durable.NewAhead(folder, FileName, 0o600)
+	s.folder = folder
 	if s.locked {
 		if err := s.lock(); err != nil {
 			_ = s.closeFolder()
@@ -109,7 +108,6 @@ func (s *Store) Close() error {
 	if s.folder == nil {
 		return nil
 	}
-	s.file.Close()
 	return s.closeFolder()
 }
 
@@ -141,17 +139,20 @@ func (s *Store) setAside(why string) (string, error) {
 
 // Save writes the state durably: it is on disk, whole, when Save returns nil.
 func (s *Store) Save(state memorymanager.State) error {
-	return s.change(func() error { return s.file.Replace(Encode(PolicyStatic, state)) })
+	return s.change(func() error { return s.folder.WriteFile(FileName, Encode(PolicyStatic, state), 0o600) })
 }
 
-// write makes data durable, in the state file or ahead of it.
+// write replaces the state file, for a daemon that may be killed; sync has it on disk.
 func (s *Store) write(data []byte) error {
-	return s.change(func() error { return s.file.Write(data) })
+	return s.change(func() error { return s.folder.Replace(FileName, data, 0o600) })
 }
 
-// settle has the state file follow what is ahead of it.
-func (s *Store) settle() error {
-	return s.change(func() error { return s.file.Settle() })
+// sync keeps no write from going on.
+func (s *Store) sync() error {
+	if err := durable.Sync(s.Path()); err != nil {
+		return fmt.Errorf("writing the state file: %w", err)
+	}
+	return nil
 }
 
 // change writes to the folder. A state file that could not be read is set aside before.

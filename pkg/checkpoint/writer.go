@@ -24,13 +24,13 @@ type Writer struct {
 	file *durable.Writer
 
 	mu    sync.Mutex
-	state memorymanager.State // what should be on disk; its slices are never changed
+	state memorymanager.State // what the file should have; its slices are never changed
 	begun bool                // there is a state
 }
 
 // NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
 func NewWriter(store *Store) *Writer {
-	return &Writer{file: durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write, Settle: store.settle})}
+	return &Writer{file: durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write, Sync: store.sync})}
 }
 
 // Submit hands over what one decision changed: the node map and all allocations of the pod that it was about (none: the

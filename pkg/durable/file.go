@@ -1,4 +1,4 @@
-// Package durable keeps files on disk: one way to replace a file so that a crash leaves the old or the new content, one way
+// Package durable keeps files on disk: one way to replace a file, durably or for a process that may be killed, one way
 // to set a damaged file aside, and one writer that lets many changes share a write.
 package durable
 
@@ -26,6 +26,27 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return folder.WriteFile(filepath.Base(path), data, mode)
 }
 
+// Sync has on disk a file that was replaced by Folder.Replace, and its name. One that is gone needs nothing.
+func Sync(path string) error {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := flush(int(file.Fd())); err != nil {
+		return &fs.PathError{Op: "sync", Path: path, Err: err}
+	}
+	folder, err := OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return folder.sync()
+}
+
 // AppendFile adds data to the end of a file that is there. It waits for no fsync: what it adds outlives the process that writes it, not a
 // crash of the machine. An error may leave a part of data in the file. Package os would make twice as many system calls, for each
 // container that is created.
@@ -45,7 +66,7 @@ func AppendFile(path string, data []byte) error {
 // writeAll writes all of data where an open file is.
 func writeAll(fd int, data []byte) error {
 	for len(data) > 0 {
-		n, err := retried(func() (int, error) { return unix.Write(fd, data) })
+		n, err := retried(func() (int, error) { return write(fd, data) })
 		if err != nil {
 			return err
 		}
@@ -102,10 +123,10 @@ func kind(mode fs.FileMode) string {
 	return "special file"
 }
 
-// Load reads a file, or what is ahead of it, and decodes it. A file that decode refuses is set aside, and the error is a *DamagedError then;
+// Load reads a file and decodes it. A file that decode refuses is set aside, and the error is a *DamagedError then;
 // otherwise it is ReadFile's.
 func Load(path string, decode func(data []byte) error) error {
-	data, err := Newest(path)
+	data, err := ReadFile(path)
 	if err == nil {
 		if err = decode(data); err != nil {
 			err = &DamagedError{Path: path, Err: err}

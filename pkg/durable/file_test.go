@@ -2,14 +2,20 @@ package durable
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -129,6 +135,111 @@ func TestWhatACrashLeavesIsUsedUp(t *testing.T) {
 	if diff := cmp.Diff([]string{"file"}, names(t, dir)); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// killedWriter writes five contents. It is killed at the call of that number, at a write after half of the content.
+func killedWriter(call int, dir string) error {
+	folder, err := OpenFolder(dir)
+	if err == nil {
+		err = folder.Lock()
+	}
+	if err != nil {
+		return err
+	}
+	var calls atomic.Int64
+	reach := func() {
+		if calls.Add(1) == int64(call) {
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	openat = func(dir int, path string, flags int, mode uint32) (int, error) {
+		reach()
+		return unix.Openat(dir, path, flags, mode)
+	}
+	write = func(fd int, data []byte) (int, error) {
+		n, err := unix.Write(fd, data[:(len(data)+1)/2])
+		reach()
+		return n, err
+	}
+	renameat = func(from int, old string, to int, name string) error {
+		reach()
+		return unix.Renameat(from, old, to, name)
+	}
+	fsync = func(fd int) error {
+		reach()
+		return unix.Fsync(fd)
+	}
+	path := filepath.Join(dir, "file")
+	w := NewWriter(Options{
+		Path: path, Sync: func() error { return Sync(path) },
+		Write: func(data []byte) error { return folder.Replace("file", data, 0o600) },
+	})
+	w.lazy = time.Microsecond
+	for n := range 5 {
+		content := bytes.Repeat([]byte{'0' + byte(n)}, 1000+n)
+		if err := w.Submit(func([]byte) ([]byte, error) { return content, nil }).Wait(context.Background()); err != nil {
+			return err
+		}
+		fmt.Println(n) // it is answered
+	}
+	return w.Close(context.Background())
+}
+
+// A process that is killed at any call of its writes leaves what it answered last, or the content after that, whole.
+func TestAKillAtAnyCallLosesNothing(t *testing.T) {
+	if call, err := strconv.Atoi(os.Getenv("DURABLE_TEST_KILL")); err == nil {
+		if err := killedWriter(call, os.Getenv("DURABLE_TEST_DIR")); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("ended")
+		return
+	}
+	for call, ended := 1, false; !ended; call++ {
+		dir := t.TempDir()
+		child := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+		child.Env = append(os.Environ(), fmt.Sprint("DURABLE_TEST_KILL=", call), "DURABLE_TEST_DIR="+dir)
+		out, err := child.Output()
+		ended = strings.Contains(string(out), "ended")
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ended && (!ok || exit.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL) {
+			t.Fatalf("call %d: %v: %s", call, err, out)
+		}
+		answered := strings.Count(string(out), "\n")
+		if ended {
+			answered = 5
+		}
+		data, err := ReadFile(filepath.Join(dir, "file"))
+		if errors.Is(err, fs.ErrNotExist) && answered == 0 {
+			continue
+		}
+		if err != nil || len(data) == 0 {
+			t.Fatalf("call %d: after %d answers %d bytes are read: %v", call, answered, len(data), err)
+		}
+		n := int(data[0] - '0')
+		if !bytes.Equal(data, bytes.Repeat(data[:1], 1000+n)) || n != answered-1 && n != answered {
+			t.Errorf("call %d: after %d answers %d bytes of %d are read", call, answered, len(data), n)
+		}
+		// The next process goes on.
+		folder := openFolder(t, dir)
+		must(t, folder.Lock())
+		must(t, folder.Replace("file", []byte("next"), 0o600))
+		must(t, folder.Close())
+		if diff := cmp.Diff(map[string][]byte{"file": []byte("next")}, files(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// files are what a folder has, by name.
+func files(t testing.TB, dir string) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for _, name := range names(t, dir) {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		must(t, err)
+		all[name] = data
+	}
+	return all
 }
 
 // Two processes that write the same file at once, as rollback beside the plugin, never mix their content.

@@ -16,8 +16,8 @@ import (
 // ones: what a crash leaves is overwritten by the next write instead of staying for ever.
 const temporary = ".tmp"
 
-// fsync and fdatasync are replaced by tests.
-var fsync, fdatasync = unix.Fsync, unix.Fdatasync
+// The calls of a write; tests let them fail, or have the process killed there.
+var openat, write, renameat, fsync = unix.Openat, unix.Write, unix.Renameat, unix.Fsync
 
 // Folder is an open folder in which files are replaced. It makes its system calls itself: package os would look at every file
 // twice, and allocate, for each container that is created. Its methods are not for concurrent use.
@@ -90,12 +90,25 @@ func (f *Folder) Close() error {
 
 // WriteFile is the function of that name, for a file in the folder. In a locked folder nobody else is looked for.
 func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
+	if err := f.replace(name, data, mode, flush); err != nil {
+		return err
+	}
+	return f.sync()
+}
+
+// Replace is WriteFile without its fsyncs: when it returns nil, the content outlives the process. Sync has it outlive a crash of the
+// machine, which may leave an empty or torn file before that.
+func (f *Folder) Replace(name string, data []byte, mode fs.FileMode) error {
+	return f.replace(name, data, mode, func(int) error { return nil })
+}
+
+func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(fd int) error) error {
 	copied, flags := name+temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC
 	if f.locked {
 		flags |= unix.O_TRUNC
 	}
 	fd, err := retried(func() (int, error) {
-		return unix.Openat(f.fd, copied, flags, uint32(mode.Perm()))
+		return openat(f.fd, copied, flags, uint32(mode.Perm()))
 	})
 	if err != nil {
 		return f.failed("open", copied, err)
@@ -106,15 +119,19 @@ func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
 			return err
 		}
 	}
-	if err := f.fill(fd, copied, data); err != nil {
-		_ = unix.Unlinkat(f.fd, copied, 0) // gives a full disk its room back
-		return err
+	op, failed := "write", writeAll(fd, data)
+	if failed == nil {
+		op, failed = "sync", flush(fd)
 	}
-	if err := unix.Renameat(f.fd, copied, f.fd, name); err != nil {
+	if failed != nil {
+		_ = unix.Unlinkat(f.fd, copied, 0) // gives a full disk its room back
+		return f.failed(op, copied, failed)
+	}
+	if err := renameat(f.fd, copied, f.fd, name); err != nil {
 		_ = unix.Unlinkat(f.fd, copied, 0)
 		return f.failed("rename", name, err)
 	}
-	return f.sync()
+	return nil
 }
 
 // sync has the names of the folder on disk.
@@ -147,17 +164,6 @@ func (f *Folder) claim(fd int, name string, mode fs.FileMode) error {
 		if err := unix.Ftruncate(fd, 0); err != nil {
 			return f.failed("truncate", name, err)
 		}
-	}
-	return nil
-}
-
-// fill writes the content of a file, and has it on disk.
-func (f *Folder) fill(fd int, name string, data []byte) error {
-	if err := writeAll(fd, data); err != nil {
-		return f.failed("write", name, err)
-	}
-	if err := flush(fd); err != nil {
-		return f.failed("sync", name, err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ const (
 	maxRetry   = 30 * time.Second
 )
 
-// lazy is how long deferred content waits for a write that something else asks for, and Settle for more to be written.
+// lazy is how long deferred content waits for a write that something else asks for, and Sync for more to be written.
 const lazy = time.Second
 
 // longestAwait bounds Await. A disk takes less for a write, unless it hangs.
@@ -30,10 +30,11 @@ type Options struct {
 	Path string
 	// Interval is the least time between two writes that nobody has asked for with Flush.
 	Interval time.Duration
-	// Write makes content durable; nil is WriteFile with mode 0600.
+	// Write replaces the file; nil is WriteFile with mode 0600.
 	Write func(data []byte) error
-	// Settle is called within a second of each Write that went well, and by Close; nobody else waits for it. It may be nil.
-	Settle func() error
+	// Sync is for a Write that leaves content in the kernel alone, and nil otherwise: it is called within a second of each Write that
+	// went well, and by Close; nobody else waits for it. Where it fails, the content is written again.
+	Sync func() error
 }
 
 // Content returns a file's newest content, appended to an empty buffer or in a slice of its own; it is the writer's then.
@@ -45,7 +46,7 @@ type Content func(buffer []byte) ([]byte, error)
 type Writer struct {
 	path     string
 	write    func(data []byte) error
-	settle   func() error
+	sync     func() error
 	interval time.Duration
 	retry    time.Duration // after the first failure
 	lazy     time.Duration
@@ -55,18 +56,20 @@ type Writer struct {
 	urgent chan struct{} // has room for one: do not wait for the interval
 	ended  chan struct{} // closed when the goroutine has ended
 
-	buffer    []byte // the goroutine's
-	unsettled bool   // the goroutine's: a write has gone well since settle has
+	buffer []byte     // the goroutine's
+	syncs  sync.Mutex // one Sync at a time; held while the disk takes it
 
-	mu      sync.Mutex
-	content Content // the newest
-	next    *round  // the write that will contain it; nil when all is on disk or in writing
-	writing *round  // the write under way, nil when there is none
-	closed  bool
-	last    error // of the last write
-	behind  error // of the last Settle
-	late    bool  // an Await was in vain, and no write has ended since
-	stats   Stats
+	mu       sync.Mutex
+	content  Content // the newest
+	next     *round  // the write that will contain it; nil when all is written or in writing
+	writing  *round  // the write under way, nil when there is none
+	closed   bool
+	last     error     // of the last write
+	lost     error     // of the last Sync
+	unsynced bool      // Sync follows
+	syncing  time.Time // when the Sync under way has begun
+	late     bool      // an Await was in vain, and no write has ended since
+	stats    Stats
 }
 
 // A round is one write; those whose content it has wait for it.
@@ -84,7 +87,7 @@ func (w *Writer) newRound(since time.Time) *round {
 // NewWriter returns a writer. Its goroutine starts with the first Submit; the caller ends it with Close.
 func NewWriter(o Options) *Writer {
 	w := &Writer{
-		path: o.Path, write: o.Write, settle: o.Settle, interval: o.Interval, retry: firstRetry, lazy: lazy,
+		path: o.Path, write: o.Write, sync: o.Sync, interval: o.Interval, retry: firstRetry, lazy: lazy,
 		work: make(chan struct{}, 1), urgent: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if w.write == nil {
@@ -93,7 +96,7 @@ func NewWriter(o Options) *Writer {
 	return w
 }
 
-// Submit has newer content written. It replaces what was submitted before and is not on disk yet.
+// Submit has newer content written. It replaces what was submitted before and is not written yet.
 func (w *Writer) Submit(content Content) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,31 +159,23 @@ func poke(c chan struct{}) {
 
 func (w *Writer) run() {
 	defer close(w.ended)
-	later, pause := time.NewTimer(w.retry), w.retry
-	later.Stop()
+	retry, pause := time.NewTimer(w.retry), w.retry
+	retry.Stop()
 	for {
-		due := false
 		select {
 		case <-w.work:
-		case <-later.C:
-			due = true
+		case <-retry.C:
 		}
-		before := w.unsettled
 		closed, err := w.writePending()
-		if err == nil && w.unsettled && (due || closed) {
-			err = w.settleNow()
-		}
 		switch {
 		case closed:
+			w.syncWritten()
 			return
 		case err != nil:
-			later.Reset(pause)
+			retry.Reset(pause)
 			pause = min(2*pause, maxRetry)
 		default:
 			pause = w.retry
-			if w.unsettled && !before {
-				later.Reset(w.lazy)
-			}
 		}
 		if w.interval > 0 {
 			select {
@@ -205,24 +200,8 @@ func (w *Writer) writePending() (closed bool, err error) {
 		w.buffer = data
 		err = w.write(data)
 	}
-	w.unsettled = w.unsettled || err == nil && w.settle != nil
 	w.finish(r, err, len(data), time.Since(start))
 	return closed, err
-}
-
-// settleNow calls Settle, and counts it where it fails.
-func (w *Writer) settleNow() error {
-	start := time.Now()
-	err := w.settle()
-	w.unsettled = err != nil
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.behind = err
-	w.stats.Seconds += time.Since(start).Seconds()
-	if err != nil {
-		w.stats.Failures++
-	}
-	return err
 }
 
 // begin takes what is pending for a write; without a round nothing is.
@@ -247,10 +226,47 @@ func (w *Writer) finish(r *round, err error, size int, took time.Duration) {
 	} else {
 		w.stats.Writes++
 		w.stats.Size = size
+		if w.sync != nil && !w.unsynced {
+			w.unsynced = true
+			time.AfterFunc(w.lazy, w.syncWritten)
+		}
 	}
 	w.last, w.writing, w.late = err, nil, false
 	r.err = err
 	close(r.done)
+}
+
+// syncWritten calls Sync, if a write has ended well since the last one. No write waits for it.
+func (w *Writer) syncWritten() {
+	w.syncs.Lock()
+	defer w.syncs.Unlock()
+	if w.beginSync() {
+		w.finishSync(w.sync())
+	}
+}
+
+func (w *Writer) beginSync() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	due := w.unsynced
+	w.unsynced = false
+	if due {
+		w.syncing = time.Now()
+	}
+	return due
+}
+
+// finishSync counts a Sync. The kernel keeps no content that the disk has refused (fsync(2)): another Sync would go well without it.
+func (w *Writer) finishSync(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stats.Seconds += time.Since(w.syncing).Seconds()
+	w.lost, w.syncing = err, time.Time{}
+	if err != nil {
+		w.stats.Failures++
+		w.replace(w.content)
+		w.pending()
+	}
 }
 
 // Close writes what is pending, tries once more what failed, and ends the writer. The error is the last write's, or the
@@ -261,7 +277,7 @@ func (w *Writer) Close(ctx context.Context) error {
 	case <-w.ended:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return cmp.Or(w.last, w.behind)
+		return cmp.Or(w.last, w.lost)
 	case <-ctx.Done():
 		return fmt.Errorf("write %s: %w", w.path, ctx.Err())
 	}
@@ -280,7 +296,7 @@ func (w *Writer) refuse() {
 // Ticket stands for submitted content on its way to the disk. The zero Ticket is content that is there already.
 type Ticket struct{ round *round }
 
-// Wait returns when a write that has the content is durable or has failed, or with the context's error. What a failed
+// Wait returns when a write that has the content has ended, or has failed, or with the context's error. What a failed
 // write had is part of the next one, which the writer tries by itself after a while.
 func (t Ticket) Wait(ctx context.Context) error {
 	if t.round == nil {
@@ -339,10 +355,10 @@ type Stats struct {
 	Seconds          float64
 	// Size is the file's size in bytes, as last written.
 	Size int
-	// Pending is set while something submitted is not on disk; PendingSince is since when.
+	// Pending is set while something submitted is not written, and during a Sync; PendingSince is since when.
 	Pending      bool
 	PendingSince time.Time
-	// LastError is the text of the error of the last write, or of the last Settle; empty when they went well.
+	// LastError is the text of the error of the last write, or of the last Sync; empty when they went well.
 	LastError string
 }
 
@@ -351,12 +367,13 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
+	stats.Pending, stats.PendingSince = !w.syncing.IsZero(), w.syncing
 	for _, r := range []*round{w.next, w.writing} { // the older one last
 		if r != nil {
 			stats.Pending, stats.PendingSince = true, r.since
 		}
 	}
-	if err := cmp.Or(w.last, w.behind); err != nil {
+	if err := cmp.Or(w.last, w.lost); err != nil {
 		stats.LastError = err.Error()
 	}
 	return stats

@@ -365,44 +365,48 @@ func TestDeferredContentIsWrittenByItself(t *testing.T) {
 	}
 }
 
-// Settle follows the writes, shared by those of a second, and is tried again where it fails; nobody but Close waits for it.
-func TestSettleFollowsTheWrites(t *testing.T) {
-	written, settling, settled := 0, make(chan int), make(chan error)
-	w := NewWriter(Options{
-		Path:   "/state/file",
-		Write:  func([]byte) error { written++; return nil },
-		Settle: func() error { settling <- written; return <-settled },
-	})
-	w.lazy, w.retry = 100*time.Millisecond, time.Millisecond
-	submit := func(s string) {
-		t.Helper()
-		if err := w.Submit(text(s)).Wait(within(t)); err != nil {
-			t.Fatal(err)
+// Sync follows the writes, shared by those of a second. No write waits for it, and where it fails the content is written again.
+func TestSyncFollowsTheWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written []string
+		syncing, synced := make(chan struct{}), make(chan error)
+		w := NewWriter(Options{
+			Path:  "/state/file",
+			Write: func(data []byte) error { written = append(written, string(data)); return nil },
+			Sync:  func() error { syncing <- struct{}{}; return <-synced },
+		})
+		submit := func(s string) {
+			t.Helper()
+			if err := w.Submit(text(s)).Wait(within(t)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	submit("0")
-	if got := <-settling; got != 1 {
-		t.Errorf("settled after %d writes", got)
-	}
-	settled <- unix.ENOSPC
-	<-settling
-	if s := w.Stats(); s.LastError != unix.ENOSPC.Error() || s.Failures != 1 || s.Writes != 1 || s.Pending {
-		t.Errorf("%+v", s)
-	}
-	settled <- nil
-	w.lazy = time.Hour // longer than the test
-	submit("1")
-	submit("2")
-	if s := w.Stats(); s.LastError != "" || s.Failures != 1 || s.Writes != 3 {
-		t.Errorf("%+v", s)
-	}
-	closed := make(chan error, 1)
-	go func() { closed <- w.Close(context.Background()) }()
-	if got := <-settling; got != 3 {
-		t.Errorf("settled after %d writes", got)
-	}
-	settled <- unix.EIO
-	if err := <-closed; !errors.Is(err, unix.EIO) {
-		t.Errorf("got %v", err)
-	}
+		submit("0")
+		submit("1")
+		<-syncing
+		if s := w.Stats(); !s.Pending || s.PendingSince.IsZero() {
+			t.Errorf("a Sync that hangs is not seen: %+v", s)
+		}
+		submit("2")
+		synced <- unix.EIO
+		synctest.Wait()
+		if s := w.Stats(); s.LastError != unix.EIO.Error() || s.Failures != 1 || !slices.Equal(written, []string{"0", "1", "2", "2"}) {
+			t.Errorf("after a Sync that failed %q are written: %+v", written, s)
+		}
+		<-syncing
+		synced <- nil
+		synctest.Wait()
+		if s := w.Stats(); s.LastError != "" || s.Failures != 1 || s.Writes != 4 || s.Pending {
+			t.Errorf("%+v", s)
+		}
+		submit("3")
+		at := time.Now()
+		closed := make(chan error, 1)
+		go func() { closed <- w.Close(t.Context()) }()
+		<-syncing
+		synced <- unix.ENOSPC
+		if err := <-closed; !errors.Is(err, unix.ENOSPC) || !time.Now().Equal(at) {
+			t.Errorf("Close returns %v after %v", err, time.Since(at))
+		}
+	})
 }

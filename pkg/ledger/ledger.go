@@ -169,7 +169,7 @@ type Effects struct {
 	Err error `json:"-"`
 	// Again has the event come again: nothing has been decided. nil is an event that is decided.
 	Again *Again `json:",omitzero"`
-	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
+	// Allocations must be in the state file before the answer goes out; their order is that of the Steps.
 	Allocations []Delta `json:",omitzero"`
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled `json:",omitzero"`

@@ -45,7 +45,7 @@ var (
 	rejections     = counter(prefix+"rejections_total", "Containers and resizes rejected.", "reason")
 	unpinned       = counter(prefix+"unpinned_total", "Containers that ran unpinned for lack of room.", "reason")
 	truncated      = counter(prefix+"truncated_searches_total", "Placements whose search was cut short.")
-	late           = counter(prefix+"deadline_exceeded_total", "Decisions that were not durable in the runtime's time.")
+	late           = counter(prefix+"deadline_exceeded_total", "Decisions that were not in the state file in the runtime's time.")
 	stalePods      = counter(prefix+"stale_pods_removed_total", "Pods that ended without an event of the runtime.")
 	corrections    = counter(prefix+"request_corrections_total", "Requests corrected by a better source.")
 	updates        = counter(prefix+"container_updates_total", "Changes of running containers through the runtime.")

@@ -143,7 +143,7 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 		}
 		result.Ancestors = append(result.Ancestors, ancestor)
 	}
-	state, err := durable.Newest(filepath.Join(n.StateDir, checkpoint.FileName))
+	state, err := durable.ReadFile(filepath.Join(n.StateDir, checkpoint.FileName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
