@@ -25,7 +25,7 @@ import (
 )
 
 // TestHourBesideTheKubelet keeps a node busy for an hour. Pods of random shapes come, are resized,
-// crash and go. The plugin, the kubelet and the runtime are killed, systemd is reloaded, the kubelet's own Memory QoS is
+// crash and go. The plugin, the kubelet and the runtime are killed, the plugin is stopped for a while, systemd is reloaded, the kubelet's own Memory QoS is
 // switched on and off, and the disk of the state folder fills up. Meanwhile the kernel's files are compared with what the
 // pods' specs promise, and what verify says with both. In the end, every file holds its value, nothing stays allocated, and no OOM kill
 // was reported.
@@ -257,6 +257,20 @@ func (h *hour) disturb(ctx context.Context, random *rand.Rand, volume string) {
 			h.p.kill()
 			time.Sleep(time.Duration(random.IntN(5000)) * time.Millisecond)
 			h.p.restart()
+			h.setAway(false)
+		},
+		"stop the plugin": func() { // now and then for longer than the runtime waits
+			h.setAway(true)
+			h.p.signal(h.t, syscall.SIGSTOP)
+			time.Sleep(time.Duration(random.IntN(30000)) * time.Millisecond)
+			h.p.signal(h.t, syscall.SIGCONT)
+			eventually(h.t, "the plugin is ready after it stood still", func() string {
+				_, err := get("http://" + metricsAddress + "/readyz")
+				if err != nil {
+					return err.Error()
+				}
+				return ""
+			})
 			h.setAway(false)
 		},
 		"kill the kubelet": func() {
