@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 )
 
 // adminSocket is the daemon's socket in its state folder, for the commands.
@@ -40,23 +42,27 @@ func order(ctx context.Context, stateDir, path string, answer any) error {
 
 func call(ctx context.Context, method, stateDir, path string, answer any) error {
 	socket := filepath.Join(stateDir, adminSocket)
-	client := http.Client{Timeout: askTimeout, Transport: &http.Transport{
+	client := http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
 		DisableKeepAlives: true,
 	}}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, "http://daemon"+path, nil)
 	if err != nil {
 		return err
 	}
+	deadline, _ := ctx.Deadline()
+	request.Header.Set(admin.Deadline, deadline.Format(time.RFC3339Nano))
 	response, err := client.Do(request)
 	if err != nil {
 		var dial *net.OpError
-		if errors.As(err, &dial) {
-			err = dial
+		if errors.As(err, &dial) && dial.Op == "dial" {
+			return fmt.Errorf("%w on %s; is it running, with this --state-dir? %w", errNoDaemon, socket, dial)
 		}
-		return fmt.Errorf("%w on %s; is it running, with this --state-dir? %w", errNoDaemon, socket, err)
+		return fmt.Errorf("the daemon on %s has not answered within %s; does it hang? %w", socket, askTimeout, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
@@ -54,14 +52,13 @@ func TestExportBesideARunningDaemon(t *testing.T) {
 		return got
 	}
 	exported()
-	blocked := h.blockStateFile(unix.Mkdir)
+	blocked := h.path("state/" + checkpoint.FileName + ".tmp")
+	eventually(t, "no write is under way", func() bool { return os.Mkdir(blocked, 0o700) == nil })
 	h.deploy(late)
 	if got := h.ask(0, "state", "export"); !strings.Contains(got, "uid-late") || strings.Contains(strings.Join(h.entries(), " "), "uid-late") {
 		t.Errorf("the daemon exports %s\nits file has %s", got, h.entries())
 	}
-	for _, path := range blocked {
-		must(t, os.Remove(path))
-	}
+	must(t, os.Remove(blocked))
 	eventually(t, "the file is written", func() bool { return strings.Contains(strings.Join(h.entries(), " "), "uid-late") })
 	live := exported()
 	h.ask(0, "rollback")
@@ -83,10 +80,20 @@ func TestImportBesideARunningDaemon(t *testing.T) {
 	same, other := h.path("same"), h.path("other")
 	must(t, os.WriteFile(same, []byte(h.ask(0, "state", "export")), 0o600))
 	must(t, os.WriteFile(other, []byte(otherNodes(t, h.newest())), 0o600))
-	wantAll(t, h.ask(0, "state", "import", same), "Nothing to import: the running plugin has 1 allocations of "+same+" on the same nodes")
+	wantAll(t, h.ask(0, "state", "import", same), "Nothing to import: the running plugin has 1 containers of "+same+" as they are there")
 	wantAll(t, h.ask(1, "state", "import", "--force", other),
-		"container app of pod uid-db: memory on node 0 here, on node 1 in the file\n", "nothing is imported from "+other+": the running plugin has these containers on other nodes; ")
+		"container app of pod uid-db: 4Gi memory on node 0 here, 4Gi memory on node 1 in the file\n", "nothing is imported from "+other+": the running plugin has these containers otherwise; ")
 	h.settled([]string{"uid-db/app 0 4294967296"})
+
+	empty := newHost(t, cri.Options{}, testConfig)
+	empty.start()
+	wantAll(t, empty.ask(1, "state", "import", other), "container app of pod uid-db: no allocation here: it does not run, or is not pinned\n",
+		"the running plugin has none of its containers; is it this node's?")
+	places := newHost(t, cri.Options{}, testConfig+"memoryManagerPolicy: None\n")
+	places.start()
+	if out := places.ask(2, "state", "import", other); strings.Count(out, "stop it first") != 1 {
+		t.Error(out)
+	}
 }
 
 // The first start imports the kubelet's state file, and no later one does. One that cannot be imported stops nothing.
@@ -126,4 +133,24 @@ func TestTheFirstStartImportsTheKubeletsState(t *testing.T) {
 			eventually(t, "its pages are there", func() bool { return h.knob(db.cgroup()+"/"+db.id(), "cpuset.mems") == test.node })
 		})
 	}
+}
+
+// A start after the state file was set aside is not the first.
+func TestNoLaterStartImportsTheKubeletsState(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, testConfig)
+	db := guaranteed("db", 4*gi)
+	plugin := h.start()
+	h.deploy(db)
+	h.settled([]string{"uid-db/app 0 4294967296"})
+	h.write("kubelet_state", otherNodes(t, h.newest()))
+	plugin.kill()
+	h.write("state/memory_manager_state", "{torn")
+	h.runtime.Stop()
+	before := h.launch("--import-kubelet-state", h.path("kubelet_state"))
+	said(before, "is set aside")
+	before.kill()
+	must(t, h.runtime.Start())
+	h.launch("--import-kubelet-state", h.path("kubelet_state"))
+	h.settled([]string{"uid-db/app 0 4294967296"})
 }

@@ -98,7 +98,7 @@ func resumeLive(ctx context.Context, stateDir string, out io.Writer) error {
 	if err := order(ctx, stateDir, "/resume", &restored{}); err != nil {
 		return commandline.Failed(err)
 	}
-	fmt.Fprintln(out, "the daemon writes its values again")
+	fmt.Fprintln(out, "the rollback is ended: the daemon writes what its profile has it write")
 	return nil
 }
 
@@ -108,6 +108,9 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		return err
 	}
 	defer tree.Close()
+	if _, err := os.Stat(o.stateDir); err != nil {
+		return fmt.Errorf("--state-dir: %w", err)
+	}
 	if _, err := os.Stat(filepath.Join(o.stateDir, protect.JournalFile)); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(out, "nothing to restore: %s has no journal of written files\n", o.stateDir)
 		return nil

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -83,7 +84,7 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 	must(t, h.removePod(large))
 	must(t, h.resize(db, 4*gi))
 	must(t, h.resize(web, 2*gi))
-	wantAll(t, h.ask(0, "rollback", "--resume"), "the daemon writes its values again\n")
+	wantAll(t, h.ask(0, "rollback", "--resume"), "the rollback is ended: the daemon writes what its profile has it write\n")
 	eventually(t, "the container of meanwhile is on its node", func() bool { return h.knob(late.cgroup()+"/"+late.id(), "cpuset.mems") == "0" })
 	must(t, h.endPod(late))
 	must(t, h.removePod(late))
@@ -126,4 +127,36 @@ func TestARollbackThatFailsIsTriedAgain(t *testing.T) {
 	must(t, os.Remove(file))
 	must(t, os.Rename(file+".kept", file))
 	eventually(t, "nothing is left", func() bool { return len(h.ours()) == 0 })
+}
+
+// A daemon that hangs is not taken for none, and does not do later what was said to have failed.
+func TestOrdersToADaemonThatHangs(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	h.deploy(burstable("web", 2*gi, 968))
+	before := h.ours()
+	must(t, plugin.cmd.Process.Signal(syscall.SIGSTOP))
+	const hangs = "has not answered within 10s; does it hang?"
+	wantAll(t, h.ask(1, "rollback"), hangs)
+	wantAll(t, h.ask(1, "state", "export"), hangs)
+	must(t, plugin.cmd.Process.Signal(syscall.SIGCONT))
+	wantAll(t, h.ask(1, "rollback", "--resume"), "nothing to resume: the daemon is not rolled back")
+	if diff := cmp.Diff(before, h.ours()); diff != "" {
+		t.Errorf("the rollback was carried out:\n%s", diff)
+	}
+}
+
+// What is wrong with the configuration file is shown, whatever else is.
+func TestARollbackHidesNoBadConfiguration(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, testConfig)
+	h.start()
+	h.deploy(burstable("web", 2*gi, 968))
+	h.write("config.yaml", testConfig+"nonsense: true\n")
+	eventually(t, "the configuration is refused", func() bool { return strings.Contains(h.ask(0, "status"), "nonsense") })
+	h.ask(0, "rollback")
+	wantAll(t, h.ask(0, "status"), "nonsense")
+	h.ask(0, "rollback", "--resume")
+	wantAll(t, h.ask(0, "status"), "nonsense")
 }

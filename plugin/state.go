@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -88,43 +89,63 @@ other NUMA nodes are listed, and the exit status is 1. In Kubernetes use the cha
 // newestState is what the running daemon has allocated. Without a daemon, or with one that allocates nothing, it is what the state file has.
 func newestState(ctx context.Context, stateDir string) (checkpoint.File, error) {
 	var text json.RawMessage
-	if err := ask(ctx, stateDir, "/state", nil, &text); err != nil {
+	var refused refusal
+	err := ask(ctx, stateDir, "/state", nil, &text)
+	switch {
+	case err == nil:
+		return checkpoint.Decode(text)
+	case errors.Is(err, errNoDaemon) || errors.As(err, &refused):
 		return checkpoint.ReadFile(filepath.Join(stateDir, checkpoint.FileName))
 	}
-	return checkpoint.Decode(text)
+	return checkpoint.File{}, commandline.Failed(err)
 }
 
-// compareWithDaemon says whether a kubelet's state file has containers on other NUMA nodes than the running daemon.
+// compareWithDaemon lists the containers of a kubelet's state file that the running daemon does not have as the file has them.
 func compareWithDaemon(ctx context.Context, out io.Writer, stateDir, path string, theirs checkpoint.File, inUse error) error {
 	ours, err := newestState(ctx, stateDir)
-	if err != nil { // a dry run has none
-		return fmt.Errorf("%w: stop it first", inUse)
+	if errors.Is(err, fs.ErrNotExist) { // it allocates nothing
+		return inUse
 	}
-	type key struct{ pod, container, kind string }
-	nodes := map[key]nodeset.Set{}
+	if err != nil {
+		return err
+	}
+	blocks := map[[2]string][]memorymanager.Block{}
 	for _, entry := range ours.State.Entries {
-		for _, block := range entry.Blocks {
-			nodes[key{entry.Pod, entry.Container, string(block.Type)}] = block.Nodes
-		}
+		blocks[[2]string{entry.Pod, entry.Container}] = entry.Blocks
 	}
-	same, differ := 0, 0
+	same, differ, missing := 0, 0, 0
 	for _, entry := range theirs.State.Entries {
-		for _, block := range entry.Blocks {
-			switch has, there := nodes[key{entry.Pod, entry.Container, string(block.Type)}]; {
-			case there && has == block.Nodes:
-				same++
-			case there:
-				differ++
-				fmt.Fprintf(out, "container %s of pod %s: %s on node %s here, on node %s in the file\n", entry.Container, entry.Pod, block.Type, has, block.Nodes)
-			}
+		has, there := blocks[[2]string{entry.Pod, entry.Container}]
+		switch {
+		case there && nodesOf(has) == nodesOf(entry.Blocks):
+			same++
+		case there:
+			differ++
+			fmt.Fprintf(out, "container %s of pod %s: %s here, %s in the file\n", entry.Container, entry.Pod, nodesOf(has), nodesOf(entry.Blocks))
+		default:
+			missing++
+			fmt.Fprintf(out, "container %s of pod %s: no allocation here: it does not run, or is not pinned\n", entry.Container, entry.Pod)
 		}
 	}
-	if differ > 0 {
-		return commandline.Failed(fmt.Errorf("nothing is imported from %s: the running plugin has these containers on other nodes; to move them there "+
+	switch {
+	case differ > 0:
+		return commandline.Failed(fmt.Errorf("nothing is imported from %s: the running plugin has these containers otherwise; to have them as in the file "+
 			"stop the plugin and import again with --force, or leave them where they are", path))
+	case same == 0 && missing > 0:
+		return commandline.Failed(fmt.Errorf("nothing is imported from %s: the running plugin has none of its containers; is it this node's?", path))
 	}
-	fmt.Fprintf(out, "Nothing to import: the running plugin has %d allocations of %s on the same nodes; containers that it does not have are not running.\n", same, path)
+	fmt.Fprintf(out, "Nothing to import: the running plugin has %d containers of %s as they are there.\n", same, path)
 	return nil
+}
+
+// nodesOf says how much is where.
+func nodesOf(blocks []memorymanager.Block) string {
+	var texts []string
+	for _, block := range blocks {
+		texts = append(texts, fmt.Sprintf("%s %s on node %s", quantity.Format(block.Size), block.Type, block.Nodes))
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ", ")
 }
 
 func newStateExportCommand() *cobra.Command {

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -114,11 +115,19 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
+// Deadline is the header of an order that says until when it is waited for, in RFC 3339. A daemon that hung does not carry out later what its
+// client was told has failed.
+const Deadline = "Order-Deadline"
+
 // carryOut answers an order, which does not end with a client that goes away. Its error refuses it.
 func carryOut(order func(context.Context) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if peerOf(r) != socket {
 			http.Error(w, r.URL.Path+" is taken over the daemon's unix socket only", http.StatusForbidden)
+			return
+		}
+		if until, err := time.Parse(time.RFC3339Nano, r.Header.Get(Deadline)); err == nil && time.Now().After(until) {
+			http.Error(w, r.URL.Path+" is not waited for any more", http.StatusRequestTimeout)
 			return
 		}
 		answer, err := order(context.WithoutCancel(r.Context()))

@@ -120,6 +120,7 @@ type Agent struct {
 	own         atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
 	received    atomic.Uint64          // events of runtimes so far
 	wake        chan struct{}          // Run has work
+	undo        chan struct{}          // undoing has
 	highChanged chan struct{}          // for the stall guard
 	changed     chan struct{}          // for the recorder of OOM kills
 
@@ -164,6 +165,7 @@ func New(opts Options) (*Agent, error) {
 		recorder:    opts.Recorder,
 		devices:     opts.Devices,
 		wake:        make(chan struct{}, 1),
+		undo:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
 		ancestors:   newAncestors(),
@@ -275,7 +277,7 @@ func (a *Agent) restore(log logrus.FieldLogger, kubeletState string) {
 	var corrupt *checkpoint.CorruptError
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		if kubeletState == "" {
+		if kubeletState == "" || a.store.HadFile() { // the second: this is not the first start
 			return
 		}
 		if file, err = checkpoint.ReadFile(kubeletState); err == nil {
@@ -378,10 +380,12 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 		a.RejectConfig(err)
 		return err
 	}
-	a.mu.Lock()
-	effects := a.stepLocked(ledger.Reconfigure{Config: resolved})
-	a.note(effects) // before anybody writes what is desired now
-	a.mu.Unlock()
+	return a.enforce(ctx, resolved)
+}
+
+// enforce brings everything to a configuration. The error is of one that does not fit.
+func (a *Agent) enforce(ctx context.Context, resolved config.Resolved) error {
+	effects := a.step(ledger.Reconfigure{Config: resolved})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -389,6 +393,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	a.protector.BoundMigration(resolved.MostMoved())
 	a.work(ctx)
 	a.poke()
+	signal(a.undo)
 	return nil
 }
 

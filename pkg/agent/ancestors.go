@@ -71,7 +71,7 @@ var errHangs = fmt.Errorf("a cgroup has not answered within %v", settleLimit)
 // restoreFiles has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
 // not look after stops a container for good.
 func (a *Agent) restoreFiles(ctx context.Context) (err error) {
-	if a.abandon() {
+	if a.dryRun() && a.abandon(a.protector.Written()) {
 		err = errors.Join(a.protector.Settle(ctx), a.protector.FinishAll(ctx))
 		a.protectFailed(err)
 	}
@@ -79,13 +79,13 @@ func (a *Agent) restoreFiles(ctx context.Context) (err error) {
 }
 
 // abandon has nothing desired any more in a dry run, which does not end meanwhile.
-func (a *Agent) abandon() bool {
+func (a *Agent) abandon(written protect.Written) bool {
 	a.configures.Lock()
 	defer a.configures.Unlock()
 	if !a.dryRun() {
 		return false
 	}
-	a.protector.Abandon()
+	a.protector.Abandon(written)
 	return true
 }
 

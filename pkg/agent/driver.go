@@ -52,6 +52,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 		for _, dir := range effects.Over {
 			a.journal.End(dir)
 		}
+		a.note(effects)
 	}
 	for _, ref := range effects.Forget {
 		a.requests.Forget(ref)
@@ -139,9 +140,6 @@ func add(set map[string]bool, ids []string) map[string]bool {
 
 // note has the journal know which container files are going to be written, before they are.
 func (a *Agent) note(effects ledger.Effects) {
-	if a.journal == nil {
-		return
-	}
 	for _, w := range effects.Journal {
 		for file := range w.Adjustment.Unified {
 			a.journal.Note(protect.Entry{Cgroup: w.Cgroup, Knob: cgroup.Knob(file), Restore: w.Asked[file]})

@@ -86,7 +86,6 @@ func (a *Agent) handle(ctx context.Context, event ledger.Event) { a.finish(ctx, 
 
 // finish does what a Step without an answer has left to do.
 func (a *Agent) finish(ctx context.Context, effects ledger.Effects) {
-	a.note(effects)
 	a.protect(ctx)
 	a.logNotes(effects.Notes)
 }
@@ -194,7 +193,7 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	if effects.DryRun {
 		return a.stored(ctx, ticket)
 	}
-	a.writeParents(ctx, effects) // while the state file is written: what they hold follows from no allocation
+	a.protect(ctx) // while the state file is written: what they hold follows from no allocation
 	if err := a.stored(ctx, ticket); err != nil {
 		return err
 	}
@@ -202,16 +201,10 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
 
-// writeAhead does what comes before anything that the runtime is told to write: writeParents, and the journal is on disk.
-func (a *Agent) writeAhead(ctx context.Context, effects ledger.Effects) {
-	a.writeParents(ctx, effects)
-	a.saveJournal(ctx)
-}
-
-// writeParents notes what the runtime is going to write, and writes the files of the parent cgroups for it.
-func (a *Agent) writeParents(ctx context.Context, effects ledger.Effects) {
-	a.note(effects)
+// writeAhead does what comes before anything that the runtime is told to write: the cgroups above have room for it, and the journal has it.
+func (a *Agent) writeAhead(ctx context.Context) {
 	a.protect(ctx)
+	a.saveJournal(ctx)
 }
 
 // inquire asks the pod APIs where they have not described the container yet, and reads the pod's limit. Both may be slow,
@@ -261,6 +254,7 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
 	a.lookDue(ctx)
+	signal(a.undo)
 	return nil
 }
 
@@ -268,10 +262,8 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	a := s.agent
 	a.handle(ctx, ledger.Settled{ID: container.ID, Header: s.header()})
-	if a.dryRun() { // the runtime has written what its record has of before
-		_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
-	}
 	a.lookDue(ctx)
+	signal(a.undo)
 	return nil
 }
 
@@ -303,7 +295,6 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	if effects.Err == nil {
 		a.outbox.seen, a.outbox.sync = seen, nil // the answer has what is to be updated
 		a.requests.Retain(a.ledger.Refs())
-		a.note(effects) // before anybody writes what is desired now
 	}
 	ticket := a.outbox.newest
 	a.mu.Unlock()

@@ -30,7 +30,6 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if effects.Err != nil || effects.DryRun {
 		return effects.Err
 	}
-	a.note(effects)
 	stored := a.raises.Submit(a.encodeRaises)
 	defer a.poke() // the cgroups above it are left to Run
 	if err := a.desire(); err != nil {

@@ -13,45 +13,62 @@ import (
 )
 
 const (
-	// rollbackWait is how long Rollback waits for the kernel and systemd. Its caller has ten seconds.
+	// rollbackWait is how long Rollback waits for the kernel and systemd, and planWait for what it reads before. Its caller has ten seconds.
 	rollbackWait = 8 * time.Second
+	planWait     = 2 * time.Second
 	// rollbackPeriod is the time between two looks at what is left: a write that was under way before is taken back after it.
 	rollbackPeriod = 50 * time.Millisecond
 )
 
 // Rollback has all files and systemd properties that were written hold what protect.Rollback restores. From then on everything is
 // decided as in a dry run, and nothing is written, until Resume or the end of the process. The actions that have an error were not possible
-// within rollbackWait, and are tried again by Run. The error is of a rollback that was not begun.
+// within rollbackWait, and are tried again by Run. The error is of a rollback that was not begun, or of a cgroup that does not answer.
 func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	if a.journal == nil {
 		return nil, fmt.Errorf("what was written on this node is not known: %s", a.unusable[protect.JournalFile])
 	}
 	ctx, cancel := context.WithTimeout(ctx, rollbackWait)
 	defer cancel()
-	actions := a.toRestore(ctx)
-	if err := a.setRolledBack(ctx, true); err != nil {
-		return nil, err
-	}
-	restored := make(chan error, 1)
-	go func() { restored <- a.restoreAll(ctx) }()
-	var err error
+	plan, restored := make(chan []protect.Action, 1), make(chan []protect.Action, 1)
+	go func() { plan <- a.toRestore(ctx) }()
+	var actions []protect.Action
 	select {
-	case err = <-restored:
-	case <-ctx.Done(): // a file that hangs
+	case actions = <-plan:
+	case <-time.After(planWait): // a file that hangs
 	}
-	for _, left := range a.toRestore(ctx) {
-		if left.Gone {
-			continue
+	a.setRolledBack(ctx, true)
+	a.log.Warn("rolled back: nothing is written until the rollback is ended, or the plugin is restarted")
+	go func() {
+		err := a.restoreAll(ctx)
+		left := a.toRestore(ctx)
+		for i := range left {
+			left[i].Err = cmp.Or(left[i].Err, err, errNotRestored)
 		}
-		left.Err = cmp.Or(left.Err, err, errNotRestored)
-		same := func(x protect.Action) bool { return x.Cgroup == left.Cgroup && x.Knob == left.Knob }
-		actions = append(slices.DeleteFunc(actions, same), left)
+		restored <- left
+	}()
+	select {
+	case left := <-restored:
+		return merged(actions, left), nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("nothing is written any more, but a cgroup has not answered within %v: what was written is still being taken back", rollbackWait)
 	}
-	a.log.WithField("files", len(actions)).Warn("rolled back: nothing is written until the rollback is ended, or the plugin is restarted")
-	return actions, nil
 }
 
-var errNotRestored = errors.New("is not restored yet, and tried again")
+// merged are the actions that were planned, in place of which those stand that are left.
+func merged(actions, left []protect.Action) []protect.Action {
+	for _, x := range left {
+		if !x.Gone {
+			same := func(y protect.Action) bool { return y.Cgroup == x.Cgroup && y.Knob == x.Knob }
+			actions = append(slices.DeleteFunc(actions, same), x)
+		}
+	}
+	return actions
+}
+
+var (
+	errNotRestored = errors.New("is not restored yet, and tried again")
+	errResumed     = errors.New("is not restored: the rollback was ended meanwhile")
+)
 
 // toRestore is what a rollback has to do.
 func (a *Agent) toRestore(ctx context.Context) []protect.Action {
@@ -59,10 +76,13 @@ func (a *Agent) toRestore(ctx context.Context) []protect.Action {
 	return actions
 }
 
-// restoreAll restores files until nothing is left, one fails, or ctx has ended.
+// restoreAll restores files until nothing is left, one fails, or ctx or the rollback has ended.
 func (a *Agent) restoreAll(ctx context.Context) error {
 	isLeft := func(x protect.Action) bool { return !x.Gone }
 	for {
+		if !a.config().RolledBack {
+			return errResumed
+		}
 		if err := a.restoreFiles(ctx); err != nil || !slices.ContainsFunc(a.toRestore(ctx), isLeft) {
 			return err
 		}
@@ -79,15 +99,20 @@ func (a *Agent) Resume(ctx context.Context) error {
 	if !a.config().RolledBack {
 		return errors.New("nothing to resume: the daemon is not rolled back")
 	}
-	return a.setRolledBack(ctx, false)
+	a.setRolledBack(ctx, false)
+	a.log.Info("the rollback is ended")
+	return nil
 }
 
-func (a *Agent) setRolledBack(ctx context.Context, rolledBack bool) error {
+// setRolledBack puts the configuration in force once more, as it is, whatever the machine or the file would have now.
+func (a *Agent) setRolledBack(ctx context.Context, rolledBack bool) {
 	a.configures.Lock()
 	defer a.configures.Unlock()
-	c := a.config()
-	c.RolledBack = rolledBack
-	return a.reconfigure(ctx, c)
+	a.mu.Lock()
+	resolved := a.ledger.Config()
+	a.mu.Unlock()
+	resolved.Config.RolledBack = rolledBack
+	_ = a.enforce(ctx, resolved) // it has been in force
 }
 
 // rolledBack is the condition of an agent that is rolled back.

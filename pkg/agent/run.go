@@ -24,6 +24,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() { a.requests.Run(ctx) })
 	group.Go(func() { a.sampleDeficits(ctx) })
 	group.Go(func() { a.tryLock(ctx) })
+	group.Go(func() { a.undoing(ctx) })
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection
 	defer guard.stop()
@@ -79,6 +80,18 @@ func (a *Agent) work(ctx context.Context) {
 	a.syncDue(ctx)
 	a.lookDue(ctx)
 	a.protect(ctx)
+}
+
+// undoing restores files in a dry run once the runtime may have written what was ours before, which its record still has.
+func (a *Agent) undoing(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.undo:
+			_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
+		}
+	}
 }
 
 // protection runs the protector's own loop, which a dry run must not have.

@@ -67,7 +67,7 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	ticket := a.outbox.newest
 	a.mu.Unlock()
 	_ = a.stored(ctx, ticket) // they run all the same
-	a.writeAhead(ctx, effects)
+	a.writeAhead(ctx)
 	for _, update := range effects.Updates {
 		a.noteMigration(update.ContainerID, update.Adjustment, event.Usage)
 	}
@@ -109,8 +109,13 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 		}
 	}
 	a.endSending(session)
+	applied, dirs := ledger.Applied{}, make([]string, 0, len(updates))
+	for _, update := range updates {
+		applied.IDs = append(applied.IDs, update.ContainerID)
+	}
+	a.finish(ctx, a.step(applied))
+	signal(a.undo)
 	a.mu.Lock()
-	dirs := make([]string, 0, len(updates))
 	for _, update := range updates {
 		if at, lives := a.ledger.Place(update.ContainerID); lives {
 			dirs = append(dirs, at.Cgroup)

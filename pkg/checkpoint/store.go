@@ -130,6 +130,12 @@ func (s *Store) Load() (File, error) {
 	return File{}, fmt.Errorf("reading the state file: %w", err)
 }
 
+// HadFile reports whether there was a state file that was set aside.
+func (s *Store) HadFile() bool {
+	kept, _ := filepath.Glob(s.Path() + ".*-*") // the pattern is good
+	return len(kept) > 0
+}
+
 // setAside moves a good state file out of the way.
 func (s *Store) setAside(why string) (string, error) {
 	s.mu.Lock()

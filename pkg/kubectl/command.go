@@ -56,7 +56,7 @@ func NewCommand(version string) *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl memory-manager"},
 		Short:       "Ask the nri-memory-manager of a pod's node where the pod's memory is, and whether it is protected",
 		Long: `kubectl memory-manager finds the nri-memory-manager daemon on a pod's node, or on every node, and runs its commands status,
-explain and verify there, as kubectl exec does, with your own rights.
+explain, verify and oom there, as kubectl exec does, with your own rights.
 
 Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 		Example: `  kubectl memory-manager status

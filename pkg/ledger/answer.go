@@ -96,9 +96,9 @@ func (l *Ledger) journalFound(c *container) {
 	l.journal(c, now.adjustment(), others, nil)
 }
 
-// journalRecord has the journal know what the runtime has just written again of its record although this is a dry run: what was ours before.
+// journalRecord has the journal know, in a dry run, what the runtime may just have written of its record: what was ours before.
 func (l *Ledger) journalRecord(c *container) {
-	if !c.Record.Ours {
+	if !c.Record.Ours || !l.state.Resolved.Config.DryRun() {
 		return
 	}
 	had := Adjustment{Unified: changes(memoryqos.Values{}, c.Record.Values, nil, FileSet{})}

@@ -30,6 +30,7 @@ func (e StartContainer) apply(l *Ledger) {
 	}
 	c.Phase, c.Seq, c.Revision = Running, max(c.Seq, l.step.seq), c.Revision+1
 	l.look(c)
+	l.journalRecord(c)
 }
 
 // missed takes in a container that runs without our answer, if it is one of ours.

@@ -170,6 +170,7 @@ func (e Observed) apply(l *Ledger) {
 		}
 		l.hasChanged(c.pod)
 		c.Pending = nil
+		l.journalRecord(c)
 	}
 	if !l.takeLimit(c, e.Limit) {
 		return

@@ -22,11 +22,13 @@ func (e Reconfigure) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
+	if l.state.Resolved.Config.RolledBack == e.Config.Config.RolledBack { // else a file that is refused is so still
+		l.state.Configured.set(l.step.now, "")
+	}
 	begins := l.state.Resolved.Config.DryRun() && !e.Config.Config.DryRun()
 	l.state.Resolved = e.Config
 	l.state.Room++ // the same request may have another answer now
 	l.takeMachine()
-	l.state.Configured.set(l.step.now, "")
 	l.noteLostClaims()
 	var all []*container
 	for _, p := range l.changeAll() {

@@ -123,8 +123,7 @@ type FailUpdate struct {
 
 func (e FailUpdate) apply(l *Ledger) {
 	if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
-		c.Pending = nil
-		l.look(c)
+		l.updated(c)
 	}
 }
 
@@ -138,11 +137,8 @@ type Settled struct {
 func (e Settled) apply(l *Ledger) {
 	if e.ID != "" {
 		if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
-			c.Record.Unsure, c.Pending = FileSet{}, nil
-			l.look(c)
-			if l.state.Resolved.Config.DryRun() {
-				l.journalRecord(c)
-			}
+			c.Record.Unsure = FileSet{}
+			l.updated(c)
 		}
 		return
 	}
@@ -150,9 +146,26 @@ func (e Settled) apply(l *Ledger) {
 		for _, c := range p.containers {
 			if c.Pending != nil && l.step.now.Sub(c.Pending.Since) > updateTakes {
 				l.hasChanged(p)
-				c.Pending = nil
-				l.look(c)
+				l.updated(c)
 			}
+		}
+	}
+}
+
+// updated is the end of an update, whatever came of it: the runtime may have written its record.
+func (l *Ledger) updated(c *container) {
+	c.Pending = nil
+	l.look(c)
+	l.journalRecord(c)
+}
+
+// Applied is the end of updates that the runtime was asked for, whatever came of them.
+type Applied struct{ IDs []string }
+
+func (e Applied) apply(l *Ledger) {
+	for _, id := range e.IDs {
+		if c := l.containers[id]; c != nil {
+			l.journalRecord(c)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"path"
-	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -131,24 +130,44 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 	return p.setTargets(targets)
 }
 
-// Abandon has nothing desired any more, as in a dry run, which keeps nothing right: what the journal says is ours goes back to what was
-// there before, as after Rollback, and all else is left alone. Settle and FinishAll write it; until it is written it stays in the journal,
-// and with that for the next Abandon.
-func (p *Protector) Abandon() {
+// Written is what the journal says is ours, of cgroups that are there, and for cpuset.mems the NUMA nodes of the cgroup above.
+type Written struct {
+	entries []Entry
+	nodes   map[string]uint64
+}
+
+// Written looks at cgroups, and waits for them.
+func (p *Protector) Written() Written {
+	w := Written{nodes: map[string]uint64{}}
+	if p.journal == nil {
+		return w
+	}
+	for _, e := range p.journal.Entries() {
+		if p.tree.Ended(e.Cgroup) {
+			continue
+		}
+		w.entries = append(w.entries, e)
+		if e.Knob != cgroup.CpusetMems {
+			continue
+		}
+		if text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup)); err == nil {
+			w.nodes[e.Cgroup], _ = cgroup.CpusetMems.Parse([]byte(text)) // what is none is left alone
+		}
+	}
+	return w
+}
+
+// Abandon has nothing desired any more, as in a dry run, which keeps nothing right: what was written goes back to what was there before, as
+// after Rollback, and all else is left alone. Settle and FinishAll write it; until it is written it stays in the journal, and with that for
+// the next Abandon.
+func (p *Protector) Abandon(w Written) {
 	if p.journal == nil { // what was there before is not known
 		_ = p.DesireAll(nil) // has no target that could be wrong
 		return
 	}
-	entries := slices.DeleteFunc(p.journal.Entries(), func(e Entry) bool { return p.tree.Ended(e.Cgroup) })
-	nodes := map[string]uint64{}
-	for _, e := range entries {
-		if text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup)); err == nil && e.Knob == cgroup.CpusetMems {
-			nodes[e.Cgroup], _ = cgroup.CpusetMems.Parse([]byte(text)) // what is none is left alone
-		}
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, e := range entries {
+	for _, e := range w.entries {
 		if p.rows[e.Cgroup] == nil {
 			p.addEntry(e, cgroup.LevelOf(e.Cgroup))
 		}
@@ -156,10 +175,10 @@ func (p *Protector) Abandon() {
 	for dir, r := range p.rows {
 		r.on(unnamed)
 		for i, f := range r.all() {
-			if i == mems && nodes[dir] == 0 {
+			if i == mems && w.nodes[dir] == 0 {
 				f.on(leave)
 			} else {
-				p.giveBack(r, f, i, nodes[dir])
+				p.giveBack(r, f, i, w.nodes[dir])
 			}
 		}
 		r.compare(false)

@@ -13,7 +13,7 @@ import (
 var kinds = func() map[string]reflect.Type {
 	named := map[string]reflect.Type{}
 	for _, event := range []ledger.Event{
-		ledger.AbandonContainer{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
+		ledger.AbandonContainer{}, ledger.Applied{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
 		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{},
 		ledger.NodeMemorySampled{}, ledger.Observed{}, ledger.ObservedPod{}, ledger.PodFacts{}, ledger.PrepareClaim{},
 		ledger.Presence{}, ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{},

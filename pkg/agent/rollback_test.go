@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// rollBack rolls a node back without an error.
+func (n *node) rollBack() {
+	n.Helper()
+	if _, err := n.Rollback(context.Background()); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// TestWhatTheRuntimeWritesAfterARollbackIsTakenBack has the runtime write what it was told before, by each way on which that comes late.
+func TestWhatTheRuntimeWritesAfterARollbackIsTakenBack(t *testing.T) {
+	ctx := context.Background()
+	var apply func([]Update)
+	for name, late := range map[string]func(n *node) ledger.Container{
+		"a container in creation": func(n *node) ledger.Container {
+			p := n.pod("db", memoryqos.Burstable)
+			c := ofPod(p, "app", 4*gi)
+			adjustment := n.create(p, c)
+			n.rollBack()
+			n.reconcile(ctx) // the cgroup is yet to come
+			return n.run(p, c, adjustment)
+		},
+		"a resize whose end is not reported": func(n *node) ledger.Container {
+			p := n.pod("db", memoryqos.Burstable)
+			adjustment := n.create(p, ofPod(p, "app", 4*gi))
+			c := n.run(p, ofPod(p, "app", 4*gi), adjustment)
+			n.work(ctx)
+			n.rollBack()
+			if _, err := n.UpdateContainer(ctx, p, c, ledger.Resources{MemoryLimit: limit(int64(5 * gi))}); err != nil {
+				n.Fatal(err)
+			}
+			n.write(c.CgroupsPath, adjustment)
+			n.writeFile(c.CgroupsPath, "memory.max", bytesOf(5*gi))
+			return c
+		},
+		"a resize that fails": func(n *node) ledger.Container {
+			p := n.pod("db", memoryqos.Burstable)
+			adjustment := n.create(p, ofPod(p, "app", 4*gi))
+			c := n.run(p, ofPod(p, "app", 4*gi), adjustment)
+			n.work(ctx)
+			n.rollBack()
+			n.write(c.CgroupsPath, adjustment)
+			n.finish(ctx, n.step(ledger.FailUpdate{ID: c.ID, Header: n.header()}))
+			return c
+		},
+		"an update that we asked for": func(n *node) ledger.Container {
+			asked, wrote := make(chan bool, 1), make(chan bool)
+			apply = func(updates []Update) {
+				asked <- true
+				<-wrote
+				for _, u := range updates {
+					n.write("/kubepods/burstable/poddb-uid/"+u.ContainerID, u.Adjustment)
+				}
+			}
+			p := n.pod("db", memoryqos.Burstable)
+			c := n.launch(p, ofPod(p, "app", 4*gi))
+			n.work(ctx)
+			if err := n.Reconfigure(ctx, parseConfig(n, "memoryThrottlingFactor: 0.5")); err != nil {
+				n.Fatal(err)
+			}
+			<-asked
+			n.rollBack()
+			close(wrote)
+			eventually(n, "the updates are sent", func() bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return !n.sending
+			})
+			return c
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "", func(n *node) {
+				n.apply = func(_ context.Context, updates []Update) error {
+					if apply != nil {
+						apply(updates)
+					}
+					return nil
+				}
+			})
+			c := late(n)
+			for range 3 { // nothing else tells of it
+				n.clock.add(time.Minute)
+				n.reconcile(ctx)
+			}
+			n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
+		})
+	}
+}
+
+// TestRollbackOfAMachineThatHasChanged: the configuration does not fit it any more, and the file's error stays.
+func TestRollbackOfAMachineThatHasChanged(t *testing.T) {
+	n := newNode(t, "", func(n *node) {
+		n.sysfs = t.TempDir()
+		n.plug(0, 16*gi, 512)
+		n.plug(1, 16*gi, 512)
+	})
+	ctx := context.Background()
+	p := n.pod("db", memoryqos.Burstable)
+	c := n.launch(p, ofPod(p, "app", 4*gi))
+	n.plug(1, gi/4, 0)
+	n.reconcile(ctx)
+	refused := func() string {
+		for _, condition := range n.View().Conditions {
+			if condition.Name == ledger.ConditionConfig && !condition.OK {
+				return condition.Message
+			}
+		}
+		return ""
+	}
+	before := refused()
+	if before == "" {
+		t.Fatal("the configuration fits the machine")
+	}
+	n.rollBack()
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
+	n.want("the condition after the rollback", refused(), before)
+	if err := n.Resume(ctx); err != nil {
+		t.Fatal(err)
+	}
+	n.want("the condition after resume", refused(), before)
+}
+
+// TestAnUpdateDoesNotWaitForAConfiguration has the lock of reloads kept, which wait for the runtime.
+func TestAnUpdateDoesNotWaitForAConfiguration(t *testing.T) {
+	n := newNode(t, "profile: Observe")
+	p := n.pod("db", memoryqos.Burstable)
+	c := n.launch(p, ofPod(p, "app", 4*gi))
+	n.configures.Lock()
+	defer n.configures.Unlock()
+	if err := n.PostUpdateContainer(context.Background(), p, c); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRollbackBesideAFileThatHangs ends in time, and has nothing written any more.
+func TestRollbackBesideAFileThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "")
+		p := n.pod("db", memoryqos.Burstable)
+		c := n.launch(p, ofPod(p, "app", 4*gi))
+		n.work(context.Background())
+		hangs := make(chan bool)
+		n.onOpen = func(cgroup, _ string) error {
+			if strings.TrimPrefix(c.CgroupsPath, "/") == strings.TrimPrefix(cgroup, "/") {
+				<-hangs
+			}
+			return nil
+		}
+		_, err := n.Rollback(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "nothing is written any more, but a cgroup has not answered within 8s") {
+			t.Errorf("got %v", err)
+		}
+		if !n.View().Config.Config.RolledBack {
+			t.Error("the daemon is not rolled back")
+		}
+		close(hangs)
+	})
+}
