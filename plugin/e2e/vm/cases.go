@@ -68,6 +68,7 @@ var choices = map[string]choice{
 	// The runtime and its NRI.
 	"TestPodsMadeWhileThePluginIsAwayAreAdopted":   {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},           // what a runtime and a driver show of containers that run already
 	"TestAStoppedPluginStopsNoPod":                 {on(cgroupfs24, crioCgroupfs, crioSystemd), on(cgroupfs17, systemd24)},           // what each runtime does with a plugin that does not answer
+	"TestAStarvedPluginIsNotRestarted":             {nil, on(cgroupfs24)},                                                            // what the plugin says of itself, whatever runs beside
 	"TestResizeByRequest":                          {on(systemd24, crioCgroupfs, crioSystemd), on(cgroupfs24, cgroupfs17)},           // each runtime's and each driver's update; TestResizeInPlace has containerd 2.4 with cgroupfs
 	"TestRuntimeRestartsUnderRunningPods":          {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17)},           // what each runtime still knows; drivers keep the cgroups
 	"TestRejectionsSayWhyAndLeakNothing":           {on(cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},                      // how a runtime passes the error on; TestRejectedPodIsOneBlock has containerd 2.4
