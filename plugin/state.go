@@ -116,12 +116,12 @@ func compareWithDaemon(ctx context.Context, out io.Writer, stateDir, path string
 	same, differ, missing := 0, 0, 0
 	for _, entry := range theirs.State.Entries {
 		has, there := blocks[[2]string{entry.Pod, entry.Container}]
-		switch {
-		case there && nodesOf(has) == nodesOf(entry.Blocks):
+		switch here, file := nodesOf(has), nodesOf(entry.Blocks); {
+		case there && here == file:
 			same++
 		case there:
 			differ++
-			fmt.Fprintf(out, "container %s of pod %s: %s here, %s in the file\n", entry.Container, entry.Pod, nodesOf(has), nodesOf(entry.Blocks))
+			fmt.Fprintf(out, "container %s of pod %s: %s here, %s in the file\n", entry.Container, entry.Pod, here, file)
 		default:
 			missing++
 			fmt.Fprintf(out, "container %s of pod %s: no allocation here: it does not run, or is not pinned\n", entry.Container, entry.Pod)

@@ -120,7 +120,7 @@ type Agent struct {
 	own         atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
 	received    atomic.Uint64          // events of runtimes so far
 	wake        chan struct{}          // Run has work
-	undo        chan struct{}          // undoing has
+	undo        chan struct{}          // undoing has work
 	highChanged chan struct{}          // for the stall guard
 	changed     chan struct{}          // for the recorder of OOM kills
 

@@ -54,7 +54,7 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	}
 }
 
-// merged are the actions that were planned, in place of which those stand that are left.
+// merged returns the planned actions. An action that is left over replaces the planned one of its file.
 func merged(actions, left []protect.Action) []protect.Action {
 	for _, x := range left {
 		if !x.Gone {

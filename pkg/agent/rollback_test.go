@@ -22,6 +22,14 @@ func (n *node) rollBack() {
 // TestWhatTheRuntimeWritesAfterARollbackIsTakenBack has the runtime write what it was told before, by each way on which that comes late.
 func TestWhatTheRuntimeWritesAfterARollbackIsTakenBack(t *testing.T) {
 	ctx := context.Background()
+	ranBefore := func(n *node) (ledger.Pod, ledger.Container, ledger.Adjustment) { // the rollback
+		p := n.pod("db", memoryqos.Burstable)
+		adjustment := n.create(p, ofPod(p, "app", 4*gi))
+		c := n.run(p, ofPod(p, "app", 4*gi), adjustment)
+		n.work(ctx)
+		n.rollBack()
+		return p, c, adjustment
+	}
 	var apply func([]Update)
 	for name, late := range map[string]func(n *node) ledger.Container{
 		"a container in creation": func(n *node) ledger.Container {
@@ -33,11 +41,7 @@ func TestWhatTheRuntimeWritesAfterARollbackIsTakenBack(t *testing.T) {
 			return n.run(p, c, adjustment)
 		},
 		"a resize whose end is not reported": func(n *node) ledger.Container {
-			p := n.pod("db", memoryqos.Burstable)
-			adjustment := n.create(p, ofPod(p, "app", 4*gi))
-			c := n.run(p, ofPod(p, "app", 4*gi), adjustment)
-			n.work(ctx)
-			n.rollBack()
+			p, c, adjustment := ranBefore(n)
 			if _, err := n.UpdateContainer(ctx, p, c, ledger.Resources{MemoryLimit: limit(int64(5 * gi))}); err != nil {
 				n.Fatal(err)
 			}
@@ -46,11 +50,7 @@ func TestWhatTheRuntimeWritesAfterARollbackIsTakenBack(t *testing.T) {
 			return c
 		},
 		"a resize that fails": func(n *node) ledger.Container {
-			p := n.pod("db", memoryqos.Burstable)
-			adjustment := n.create(p, ofPod(p, "app", 4*gi))
-			c := n.run(p, ofPod(p, "app", 4*gi), adjustment)
-			n.work(ctx)
-			n.rollBack()
+			_, c, adjustment := ranBefore(n)
 			n.write(c.CgroupsPath, adjustment)
 			n.finish(ctx, n.step(ledger.FailUpdate{ID: c.ID, Header: n.header()}))
 			return c

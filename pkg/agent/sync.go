@@ -109,19 +109,18 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 		}
 	}
 	a.endSending(session)
-	applied, dirs := ledger.Applied{}, make([]string, 0, len(updates))
-	for _, update := range updates {
-		applied.IDs = append(applied.IDs, update.ContainerID)
-	}
-	a.finish(ctx, a.step(applied))
-	signal(a.undo)
+	var applied ledger.Applied
+	dirs := make([]string, 0, len(updates))
 	a.mu.Lock()
 	for _, update := range updates {
+		applied.IDs = append(applied.IDs, update.ContainerID)
 		if at, lives := a.ledger.Place(update.ContainerID); lives {
 			dirs = append(dirs, at.Cgroup)
 		}
 	}
+	a.stepLocked(applied)
 	a.mu.Unlock()
+	signal(a.undo)
 	if asks {
 		_ = a.protector.Check(ctx, dirs...) // what fails is logged, counted and tried again
 	}

@@ -69,11 +69,9 @@ func fnv1a(text []byte) uint32 {
 	return sum.Sum32()
 }
 
-// amountsSum is the checksum of the per-node amounts, which the kubelet's does not cover: the sum of those of the pods, 0 without any.
+// amountsSum is the checksum of the per-node amounts, which the kubelet's checksum does not cover. It adds up the pods' checksums, and is 0
+// without amounts.
 func amountsSum(s memorymanager.State) (sum uint32) {
-	if !hasAmounts(s) {
-		return 0
-	}
 	for _, pod := range byPod(s) {
 		text := amountsText(pod.Pod, "", pod.Blocks)
 		for _, entry := range pod.Entries {

@@ -52,7 +52,7 @@ func appendAmountsSum(b []byte, s memorymanager.State) []byte {
 	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(s)))
 }
 
-// byPod are the allocations of a state, whose entries are sorted by pod; last those of pods alone.
+// byPod groups a state's allocations by pod; its entries are sorted by pod. Pods without allocated containers come last.
 func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
 	own := make(map[string][]memorymanager.Block, len(s.Pods))
 	for _, entry := range s.Pods {
