@@ -19,7 +19,7 @@ import (
 func TestStormOfPodsLeavesNothing(t *testing.T) {
 	k := criOf(t)
 	p := startPlugin(t)
-	pods := 8
+	pods := 5
 	if k.Plan.Full {
 		pods = 40
 	}
