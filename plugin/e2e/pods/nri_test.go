@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/vm"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // TestSimulatorAgreesWithNRI compares what simulate prints of random pods with what the demo prints (make run), which sends
@@ -20,8 +20,8 @@ import (
 func TestSimulatorAgreesWithNRI(t *testing.T) {
 	dir := t.TempDir()
 	plugin, demo := filepath.Join(dir, "nri-memory-manager"), filepath.Join(dir, "demo")
-	build(t, "../../..", plugin, "./plugin", vm.Flags...)
-	build(t, "../../..", demo, "./plugin/demo", vm.Flags...)
+	build(t, "../../..", plugin, "./plugin", setup.Flags...)
+	build(t, "../../..", demo, "./plugin/demo", setup.Flags...)
 	bounds := Bounds{MinMemory: 1, MaxMemory: 16 * gi, MaxCPU: 5000, MinCPULimit: 1, MaxCPULimit: 64000, Hugepages: true}
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/vm"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 const (
@@ -52,7 +52,7 @@ type simulated struct {
 func TestSimulatorAgreesWithKubernetes(t *testing.T) {
 	dir := t.TempDir()
 	plugin, kubernetes := filepath.Join(dir, "nri-memory-manager"), filepath.Join(dir, "rules")
-	build(t, "../../..", plugin, "./plugin", vm.Flags...)
+	build(t, "../../..", plugin, "./plugin", setup.Flags...)
 	build(t, "../tools/kubernetes", kubernetes, "./rules")
 	write(t, filepath.Join(dir, "machine.yaml"), fmt.Sprintf("nodes: [{id: 0, memory: %d, cpus: 0-8191, hugepages: {2Mi: 8192, 1Gi: 240}}]\n", nodeMemory))
 	write(t, filepath.Join(dir, "config.yaml"), "memoryManagerPolicy: None\ntopologyManagerPolicy: none\nguaranteedHeadroom: 0\n")
@@ -123,7 +123,7 @@ func compare(t *testing.T, pod *corev1.Pod, want rules, said simulated) {
 
 const pageSize = 4096
 
-// build builds a program with the flags that other builds of it have, so that Go's cache already has its packages: vm.Flags for programs
+// build builds a program with the flags that other builds of it have, so that Go's cache already has its packages: setup.Flags for programs
 // of this project, none for those of Kubernetes.
 func build(t *testing.T, module, out, program string, flags ...string) {
 	t.Helper()

@@ -12,6 +12,9 @@ import (
 // PlanPath is where a guest finds its plan.
 const PlanPath = "/e2e/plan.json"
 
+// Flags are the Makefile's for our own programs, so that Go's cache has their packages.
+var Flags = []string{"-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2"}
+
 // Places inside every guest.
 const (
 	// Logs is the folder that is shipped to the host when the guest ends.

@@ -103,7 +103,7 @@ func (p *Parts) BuildConformance(ctx context.Context, suites *Suites) error {
 	if err := p.buildGuest(ctx); err != nil {
 		return err
 	}
-	if err := p.build(ctx, p.Home, p.bin+"/", static, slices.Concat(Flags, []string{"-ldflags", "-s -w", "./conformance/node"})...); err != nil {
+	if err := p.build(ctx, p.Home, p.bin+"/", static, slices.Concat(setup.Flags, []string{"-ldflags", "-s -w", "./conformance/node"})...); err != nil {
 		return err
 	}
 	bookworm := NewArchive(filepath.Join(p.Cache, "lists", "bookworm"), "bookworm")

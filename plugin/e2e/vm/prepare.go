@@ -302,7 +302,7 @@ func BuildPlugin(ctx context.Context, o Options, out string, kinds ...string) er
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("build: %w", err)
 	}
-	args := slices.Concat([]string{"-n", "5", "go", "run"}, Flags,
+	args := slices.Concat([]string{"-n", "5", "go", "run"}, setup.Flags,
 		[]string{"./release", "-platforms", "linux/" + runtime.GOARCH, "-version", setup.Version, "-out", folder, "tarballs"}, kinds)
 	if _, err := run(ctx, filepath.Join(o.Project, "deploy"), static, "nice", args...); err != nil {
 		return err
@@ -322,7 +322,7 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 	if err := p.buildGuest(ctx, "image", "chart"); err != nil {
 		return err
 	}
-	_, err := run(ctx, p.Home, static, "nice", slices.Concat([]string{"-n", "5", "go", "test", "-c", "-ldflags", "-s -w", "-o", p.Cases()}, Flags, []string{"./cases"})...)
+	_, err := run(ctx, p.Home, static, "nice", slices.Concat([]string{"-n", "5", "go", "test", "-c", "-ldflags", "-s -w", "-o", p.Cases()}, setup.Flags, []string{"./cases"})...)
 	return err
 }
 
@@ -331,14 +331,11 @@ func (p *Parts) buildGuest(ctx context.Context, kinds ...string) error {
 	if err := BuildPlugin(ctx, p.Options, p.plugin(), kinds...); err != nil {
 		return err
 	}
-	if err := p.build(ctx, p.Home, p.bin+"/", static, slices.Concat(Flags, []string{"-ldflags", "-s -w", "./guest", "./workload"})...); err != nil {
+	if err := p.build(ctx, p.Home, p.bin+"/", static, slices.Concat(setup.Flags, []string{"-ldflags", "-s -w", "./guest", "./workload"})...); err != nil {
 		return err
 	}
 	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"), filepath.Join(p.busybox, "bin", "busybox"))
 }
-
-// Flags are the Makefile's for our own programs, so that Go's cache has their packages.
-var Flags = []string{"-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2"}
 
 // static is the environment of builds without a C library.
 var static = []string{"CGO_ENABLED=0"}
