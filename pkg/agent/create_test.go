@@ -405,3 +405,16 @@ func TestAContainerThatStartsWithoutAnAnswerIsBroughtIn(t *testing.T) {
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "1052266496")
 	n.want("allocations", n.allocated(), "1024 0")
 }
+
+func TestAStartWaitsForTheCgroupsAbove(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	c := ofPod(pod, "main", gi)
+	answer, err := n.CreateContainer(context.Background(), pod, c)
+	n.must(err)
+	n.want("memory.min of the answer", answer.Unified["memory.min"], "1052266496")
+	n.want("the pod's memory.min before Run writes it", n.file(pod.CgroupParent, "memory.min"), "")
+	n.must(n.StartContainer(context.Background(), pod, c))
+	n.want("the pod's memory.min when the container starts", n.file(pod.CgroupParent, "memory.min"), "1052266496")
+	n.want("memory.min of kubepods", n.file("kubepods", "memory.min"), "1052266496")
+}

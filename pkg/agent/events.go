@@ -113,6 +113,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 		create.Known = known
 		return create
 	})
+	a.poke() // Run writes the cgroups above while the runtime makes the container, whose start waits for them
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
@@ -150,6 +151,9 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Siblings: siblings, Found: found,
 			Usage: usage, Header: header}
 	})
+	if effects.Err == nil && !effects.DryRun {
+		a.protect(ctx) // the runtime writes at once
+	}
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
@@ -190,11 +194,7 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	if effects.Err != nil {
 		return effects.Err
 	}
-	if effects.DryRun {
-		return a.stored(ctx, ticket)
-	}
-	a.protect(ctx) // while the state file is written: what they hold follows from no allocation
-	if err := a.stored(ctx, ticket); err != nil {
+	if err := a.stored(ctx, ticket); err != nil || effects.DryRun {
 		return err
 	}
 	a.saveJournal(ctx)

@@ -334,6 +334,7 @@ func (n *node) create(p Pod, c Container) Adjustment {
 	if err != nil {
 		n.Fatal(err)
 	}
+	n.work(context.Background()) // as Run does meanwhile
 	return adjustment
 }
 

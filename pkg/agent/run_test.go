@@ -620,6 +620,7 @@ func TestALoweredMemoryHighHoldsNoCreate(t *testing.T) {
 	if _, err := n.CreateContainer(ctx, other, ofPod(other, "main", gi)); err != nil {
 		t.Error(err)
 	}
+	n.work(ctx) // as Run does meanwhile
 	n.want("the new pod's memory.min", n.file(other.CgroupParent, "memory.min"), "1052266496")
 	close(ended)
 	reload.Wait()
