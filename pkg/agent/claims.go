@@ -10,23 +10,16 @@ import (
 
 // PrepareClaim allocates a claim. The error refuses it.
 func (a *Agent) PrepareClaim(ctx context.Context, claim claims.Claim) error {
-	return a.changeClaim(ctx, claim.UID, ledger.PrepareClaim{Claim: claim})
+	return a.changeClaim(ctx, ledger.PrepareClaim{Claim: claim})
 }
 
 // UnprepareClaim releases a claim; one that is not known has been released. The error refuses one that a living container has.
 func (a *Agent) UnprepareClaim(ctx context.Context, uid string) error {
-	return a.changeClaim(ctx, uid, ledger.UnprepareClaim{UID: uid})
+	return a.changeClaim(ctx, ledger.UnprepareClaim{UID: uid})
 }
 
-// changeClaim looks first whether the containers that have the claim are there: runtimes do not report every end.
-func (a *Agent) changeClaim(ctx context.Context, uid string, change ledger.Event) error {
-	a.mu.Lock()
-	users := a.ledger.ClaimUsers(uid)
-	a.mu.Unlock()
-	if len(users) > 0 {
-		a.finish(ctx, a.step(a.present(users)))
-	}
-	effects := a.step(change)
+func (a *Agent) changeClaim(ctx context.Context, change ledger.Event) error {
+	_, effects := a.decide(context.WithoutCancel(ctx), change, nil)
 	a.finish(ctx, effects)
 	return effects.Err
 }
@@ -42,13 +35,13 @@ func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim claims.Claim
 // rereadTimeout bounds the question about the claims of a new container.
 const rereadTimeout = 500 * time.Millisecond
 
-// rereadClaims has the claims of a new container read again where they are not known to be its pod's.
-func (a *Agent) rereadClaims(ctx context.Context, pod ledger.Pod, container ledger.Container) {
-	if len(container.Claims) == 0 {
+// rereadClaims has claims read again, and prepared as they are now.
+func (a *Agent) rereadClaims(ctx context.Context, unreserved []claims.Claim) {
+	if len(unreserved) == 0 {
 		return
 	}
 	a.mu.Lock()
-	reread, unreserved := a.reread, a.ledger.Unreserved(pod, container)
+	reread := a.reread
 	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, rereadTimeout)
 	defer cancel()

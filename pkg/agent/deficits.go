@@ -14,7 +14,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
@@ -182,13 +181,7 @@ func (c *deficits) fill(cgroups []deficit.Cgroup) (waiting bool, err error) {
 
 // observeSample has the ledger know the last sample before it decides by it about a new container, with what is free at this moment:
 // much may have been taken since the sample. Samples that nothing is decided by are no events, so that a recording holds none of them.
-func (a *Agent) observeSample(pod ledger.Pod, container ledger.Container) {
-	a.mu.Lock()
-	heeds := a.ledger.HeedsAvailable(pod, container)
-	a.mu.Unlock()
-	if !heeds {
-		return
-	}
+func (a *Agent) observeSample() {
 	var nodes []deficit.Node
 	if sample := a.deficits.last.Load(); sample.Known() {
 		nodes = a.freeNow(sample.Nodes)
@@ -215,20 +208,6 @@ func (a *Agent) freeNow(nodes []deficit.Node) []deficit.Node {
 			}
 		}
 	}
-	return nodes
-}
-
-// podMems reads the NUMA nodes that a pod's cgroup may use, for a memory policy of a container; empty where none is set, or
-// they cannot be read.
-func (a *Agent) podMems(pod ledger.Pod, container ledger.Container) nodeset.Set {
-	a.mu.Lock()
-	wanted := a.ledger.SetsMemoryPolicies(pod, container)
-	a.mu.Unlock()
-	path, managed, err := pod.Path()
-	if !wanted || !managed || err != nil {
-		return 0
-	}
-	nodes, _ := a.tree.EffectiveNodes(path.Pod) // none where they cannot be read
 	return nodes
 }
 

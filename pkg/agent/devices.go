@@ -7,38 +7,25 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// found is what is known of a pod's containers, by name.
-type found struct {
-	devices devices.Pod
-	cpus    map[string]string
-}
-
-// findDevices begins to look for the devices of a container that is about to be created, and for the CPUs of its pod's others where they
-// matter. It returns what waits for the answer. The kubelet is asked while the pod APIs are: together they have a.requestTimeout.
-func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledger.Container) (wait func() found) {
-	_, managed, _ := pod.Path()
-	wanted := described(pod, container)
-	if a.devices == nil || !managed {
-		return func() found { return found{} }
-	}
-	a.mu.Lock()
-	cpus := a.ledger.NeedsPodCPUs(pod)
-	a.mu.Unlock()
-	if !cpus && !a.devices.Wants(wanted) {
-		return func() found { return found{} }
+// findDevices begins to look for the devices of a container and its pod's others, and for the CPUs of these where they matter. The
+// channel is closed once both are found, or nobody finds them in time.
+func (a *Agent) findDevices(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) (found <-chan struct{}) {
+	done := make(chan struct{})
+	container := described(needs.Pod, needs.Container)
+	if !needs.Devices || a.devices == nil || !needs.CPUs && !a.devices.Wants(container) {
+		close(done)
+		return done
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.requestTimeout)
-	answer := make(chan found, 1)
 	go func() {
+		defer close(done)
 		defer cancel()
-		var f found
-		if cpus {
-			f.cpus = a.devices.CPUs(ctx, wanted)
+		if needs.CPUs {
+			facts.CPUs = a.devices.CPUs(ctx, container)
 		}
-		f.devices = a.devices.Find(ctx, wanted)
-		answer <- f
+		facts.Devices = a.devices.Find(ctx, container)
 	}()
-	return func() found { return <-answer }
+	return done
 }
 
 // lookUpDevices is a running container with the devices that are found without asking anybody.
@@ -46,23 +33,6 @@ func (a *Agent) lookUpDevices(c ledger.Container) ledger.Container {
 	if a.devices != nil && len(c.DeviceNodes) > 0 {
 		c.Devices = a.devices.Lookup(devices.Container{Nodes: deviceNodes(c)})
 	}
-	return withoutSpec(c)
-}
-
-// withDevices is the container with its devices, for the ledger, and the devices of the others of its pod.
-func withDevices(container ledger.Container, found devices.Pod) (ledger.Container, devices.Pod) {
-	container = withoutSpec(container)
-	container.Devices = found[container.Name]
-	delete(found, container.Name)
-	if len(found) == 0 {
-		found = nil
-	}
-	return container, found
-}
-
-// withoutSpec is the container without what its devices are found by.
-func withoutSpec(c ledger.Container) ledger.Container {
-	c.DeviceNodes, c.CDIDevices, c.PCIDevices = nil, nil, false
 	return c
 }
 

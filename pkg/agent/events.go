@@ -8,14 +8,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // RunPodSandbox handles a new pod sandbox.
 func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	a, header := s.agent, s.header()
-	effects := s.receive(ctx, ledger.RunPod{Pod: a.read(pod), Header: header})
+	_, effects := a.decide(ctx, ledger.RunPod{Pod: pod, Header: header}, nil)
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -31,7 +29,7 @@ func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 // the pod, whose own may be stale.
 func (s *Session) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
 	a, header := s.agent, s.header()
-	effects := s.receive(ctx, ledger.UpdatePod{Pod: a.read(pod), Overhead: overhead, Limit: limit, Header: header})
+	_, effects := a.decide(ctx, ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit, Header: header}, nil)
 	defer a.logNotes(effects.Notes)
 	if effects.Err == nil {
 		a.protect(ctx)
@@ -69,18 +67,6 @@ func (s *Session) RemoveContainer(ctx context.Context, _ ledger.Pod, container l
 	return nil
 }
 
-// read reads what a pod brings, once for each sandbox and outside the lock.
-func (a *Agent) read(pod ledger.Pod) ledger.Pod {
-	a.mu.Lock()
-	read := a.ledger.Reader(pod)
-	a.mu.Unlock()
-	if read == nil {
-		pod.Annotations = nil
-		return pod
-	}
-	return read(pod)
-}
-
 // handle is for events without an answer.
 func (a *Agent) handle(ctx context.Context, event ledger.Event) { a.finish(ctx, a.step(event)) }
 
@@ -95,23 +81,13 @@ func (a *Agent) finish(ctx context.Context, effects ledger.Effects) {
 func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
 	a, header := s.agent, s.header()
 	began := a.now()
-	pod = a.read(pod)
-	find := a.findDevices(ctx, pod, container)
-	limit, managed, err := a.inquire(ctx, pod, container.Name)
+	managed, err := isManaged(pod)
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
-	a.endPods(ctx)
-	a.rereadClaims(ctx, pod, container)
-	found := find()
-	container, others := withDevices(container, found.devices)
-	free, mems := a.freePages(pod, container), a.podMems(pod, container)
-	a.observeSample(pod, container)
-	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, PodCPUs: found.cpus, FreePages: free, Mems: mems,
-		Siblings: a.siblings(pod, container.Name), Header: header}
-	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
-		create.Known = known
-		return create
+	var ticket checkpoint.Ticket
+	_, effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, func(ledger.Gathered, ledger.Effects) {
+		ticket = a.outbox.tickets[pod.Key()]
 	})
 	a.poke() // Run writes the cgroups above while the runtime makes the container, whose start waits for them
 	err = a.prepare(ctx, effects, ticket)
@@ -138,18 +114,13 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error) {
 	a, header := s.agent, s.header()
 	began := a.now()
-	pod = a.read(pod)
-	limit, managed, err := a.inquire(ctx, pod, container.Name)
+	managed, err := isManaged(pod)
 	if err != nil || !managed {
 		return nil, err
 	}
-	a.endPods(ctx)
-	found := a.find(pod, container)
-	container, _ = withDevices(container, nil)
-	siblings, usage := a.siblings(pod, container.Name), a.usageOf(ctx, pod, container)
-	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
-		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Siblings: siblings, Found: found,
-			Usage: usage, Header: header}
+	var ticket checkpoint.Ticket
+	facts, effects := a.decide(ctx, ledger.UpdateContainer{Pod: pod, Container: container, To: to, Header: header}, func(ledger.Gathered, ledger.Effects) {
+		ticket = a.outbox.tickets[pod.Key()]
 	})
 	if effects.Err == nil && !effects.DryRun {
 		a.protect(ctx) // the runtime writes at once
@@ -168,25 +139,11 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil {
 		return nil, err
 	}
-	a.noteMigration(container.ID, effects.Answer, usage)
+	a.noteMigration(container.ID, effects.Answer, facts.Usage)
 	if effects.Answer.Empty() {
 		return nil, nil
 	}
 	return &effects.Answer, nil
-}
-
-// decide applies an event with the newest that the pod APIs know of its pod. Answers and notifications may overtake one
-// another, so that this is asked under the lock.
-func (s *Session) decide(ctx context.Context, pod ledger.Pod, event func(pods.Answer) ledger.Event) (ledger.Effects, checkpoint.Ticket) {
-	a := s.agent
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var known pods.Answer
-	if a.sourced {
-		known, _ = a.requests.Known(pod.Ref())
-	}
-	effects := s.receiveLocked(ctx, event(known))
-	return effects, a.outbox.tickets[pod.Key()]
 }
 
 // prepare does what has to be done before the answer goes out. The error refuses the container.
@@ -207,38 +164,13 @@ func (a *Agent) writeAhead(ctx context.Context) {
 	a.saveJournal(ctx)
 }
 
-// inquire asks the pod APIs where they have not described the container yet, and reads the pod's limit. Both may be slow,
-// so that no lock is held.
-func (a *Agent) inquire(ctx context.Context, pod ledger.Pod, container string) (limit *uint64, managed bool, err error) {
-	path, managed, err := pod.Path()
+// isManaged reports whether a pod is the kubelet's; others are left alone.
+func isManaged(pod ledger.Pod) (bool, error) {
+	_, managed, err := pod.Path()
 	if err != nil {
-		return nil, false, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		err = fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	if !managed {
-		return nil, false, nil
-	}
-	if a.sourced {
-		a.mu.Lock()
-		ask := !a.ledger.Stopped(pod.ID) && !a.ledger.Describes(pod.Key(), container)
-		a.mu.Unlock()
-		if ask {
-			a.requests.Resolve(ctx, pod.Ref())
-		}
-	}
-	return a.podLimit(pod, path), true, nil
-}
-
-// podLimit reads memory.max of a Guaranteed pod's cgroup, less the pod's overhead; nil where there is none.
-func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
-	if path.Class != memoryqos.Guaranteed {
-		return nil
-	}
-	limit, err := a.tree.Limit(path.Pod)
-	if err != nil || limit == cgroup.Max {
-		return nil
-	}
-	limit -= min(limit, pod.Overhead)
-	return &limit
+	return managed, err
 }
 
 // StartContainer handles a container that is about to run: its memory must not be on other nodes from the first page on. It
@@ -246,10 +178,8 @@ func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
 func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	a, header := s.agent, s.header()
 	container.State = ledger.Running
-	pod = a.read(pod)
-	a.finish(ctx, s.receive(ctx, ledger.StartContainer{
-		Pod: pod, Container: a.lookUpDevices(container), Found: a.find(pod, container), Header: header,
-	}))
+	_, effects := a.decide(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Header: header}, nil)
+	a.finish(ctx, effects)
 	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
@@ -271,33 +201,19 @@ func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, contain
 // containers does not matter.
 func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
 	a, header := s.agent, s.header()
-	sandboxes = slices.Clone(sandboxes)
-	for i := range sandboxes {
-		sandboxes[i] = a.read(sandboxes[i])
-	}
-	found, seen := a.observeAll(sandboxes, containers)
-	found.Populated = a.unlisted(containers)
 	containers = slices.Clone(containers)
 	for i := range containers {
 		containers[i] = a.lookUpDevices(containers[i])
 	}
-	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Found: found, Header: header}
-	a.mu.Lock()
-	if a.sourced {
-		event.Known = make(map[string]pods.Answer, len(sandboxes))
-		for i := range sandboxes {
-			if answer, ok := a.requests.Known(sandboxes[i].Ref()); ok {
-				event.Known[sandboxes[i].Key()] = answer
-			}
+	var ticket checkpoint.Ticket
+	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Header: header}
+	_, effects := a.decide(ctx, event, func(facts ledger.Gathered, effects ledger.Effects) {
+		if effects.Err == nil {
+			a.outbox.seen, a.outbox.sync = a.seen(facts.Found), nil // the answer has what is to be updated
+			a.requests.Retain(a.ledger.Refs())
 		}
-	}
-	effects := s.receiveLocked(ctx, event)
-	if effects.Err == nil {
-		a.outbox.seen, a.outbox.sync = seen, nil // the answer has what is to be updated
-		a.requests.Retain(a.ledger.Refs())
-	}
-	ticket := a.outbox.newest
-	a.mu.Unlock()
+		ticket = a.outbox.newest
+	})
 	if effects.Err != nil {
 		a.logNotes(effects.Notes)
 		return nil, effects.Err
@@ -312,4 +228,15 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)
 	return a.syncContainers(ctx, effects.Sync), nil
+}
+
+// seen is what containers were just read to hold, by cgroup.
+func (a *Agent) seen(found ledger.Found) map[string]cgroup.Seen {
+	seen := make(map[string]cgroup.Seen, len(found.Files))
+	for id, files := range found.Files {
+		if at, lives := a.ledger.Place(id); lives {
+			seen[at.Cgroup] = files.Seen()
+		}
+	}
+	return seen
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // podsPerLook is how many pods have their containers' files read at one periodic look, so that its cost does not grow with
@@ -99,25 +98,20 @@ func (a *Agent) lookAtPod(at ledger.Place) {
 
 // endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
 func (a *Agent) endPods(ctx context.Context) (left bool) {
-	a.mu.Lock()
-	ending := a.ledger.Ending()
-	a.mu.Unlock()
-	if len(ending) == 0 {
+	needs := a.lacking()
+	if needs.None() {
 		return false
 	}
-	presence := a.present(ending)
-	if len(presence.Gone) > 0 {
-		a.finish(ctx, a.step(presence))
-	}
-	return len(presence.Gone) < len(ending)
+	a.gather(ctx, needs, &ledger.Gathered{})
+	a.protect(ctx)
+	return !a.lacking().None()
 }
 
-// siblings looks at the cgroups of a pod's other containers, where that matters.
-func (a *Agent) siblings(pod ledger.Pod, container string) ledger.Presence {
+// lacking is what the ledger lacks whatever is decided next.
+func (a *Agent) lacking() ledger.Needs {
 	a.mu.Lock()
-	places := a.ledger.Siblings(pod, container)
-	a.mu.Unlock()
-	return a.present(places)
+	defer a.mu.Unlock()
+	return a.ledger.Needs(nil, &ledger.Gathered{})
 }
 
 // worthListing is how many cgroups below one are looked for by a listing of it: looking at one after another takes longer.
@@ -188,44 +182,6 @@ func (a *Agent) isOwn(dir string) bool {
 	return holds
 }
 
-// missed is the cgroup of a container whose creation was missed; false outside kubepods.
-func missed(pod ledger.Pod, container ledger.Container) (dir string, ok bool) {
-	path, managed, err := pod.Path()
-	if err != nil || !managed {
-		return "", false
-	}
-	dir, err = path.Container(container.CgroupsPath, container.ID)
-	return dir, err == nil
-}
-
-// find reads the files of a container that the ledger does not know; nil for one that it does.
-func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
-	a.mu.Lock()
-	known := a.ledger.Knows(container.ID)
-	a.mu.Unlock()
-	if known {
-		return nil
-	}
-	dir, ok := missed(pod, container)
-	if !ok {
-		return nil
-	}
-	files, _ := a.readFiles(dir) // what cannot be read is unknown
-	return &files
-}
-
-// usageOf is what a container uses whose cpuset.mems an answer may change; nil for another one.
-func (a *Agent) usageOf(ctx context.Context, pod ledger.Pod, container ledger.Container) map[string]ledger.Usage {
-	at, lives := a.place(container.ID)
-	if !lives {
-		at.Cgroup, at.Movable = missed(pod, container)
-	}
-	if !at.Movable {
-		return nil
-	}
-	return a.measure(ctx, nil, []string{at.Cgroup})
-}
-
 // ours are the files of a cgroup that this plugin has written.
 func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
 	if a.journal == nil {
@@ -234,71 +190,35 @@ func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
 	return a.journal.Written(dir)
 }
 
-// observeAll looks at the cgroups of all pods and containers. seen are the files of the containers by cgroup.
-func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (found ledger.Found, seen map[string]cgroup.Seen) {
-	seen = make(map[string]cgroup.Seen, len(containers))
-	found = ledger.Found{
-		Gone: map[string]bool{}, Seen: make(map[string]bool, len(pods)+len(containers)), PodLimits: map[string]uint64{},
-		Files: make(map[string]ledger.Files, len(containers)),
+// observeAll looks at the cgroups of the pods and containers that a runtime lists, and at those of containers that it does not list.
+func (a *Agent) observeAll(listed []ledger.Listed, unlisted []ledger.Place) ledger.Found {
+	found := ledger.Found{
+		Gone: map[string]bool{}, Seen: map[string]bool{}, PodLimits: map[string]uint64{}, Files: map[string]ledger.Files{}, Populated: map[string]bool{},
 	}
-	paths := make(map[string]cgroup.PodPath, len(pods))
-	for i := range pods {
-		if path, managed, err := pods[i].Path(); err == nil && managed {
-			paths[pods[i].ID] = path
-		}
-	}
-	used := make(map[string]bool, len(pods)) // one that was created and never started may be left of a pod that has ended
-	for i := range containers {
-		if containers[i].State.Alive() {
-			used[containers[i].PodID] = used[containers[i].PodID] || containers[i].State != ledger.Created
-			a.observe(&found, seen, paths, &containers[i])
+	for _, pod := range listed {
+		for _, at := range pod.Containers {
+			files, _ := a.readFiles(at.Cgroup) // what cannot be read is unknown
+			found.Files[at.ID] = files
+			if files.Limit != nil {
+				found.Seen[at.Cgroup], found.Seen[pod.Cgroup] = true, true
+			}
 		}
 	}
-	for i := range pods {
-		path, managed := paths[pods[i].ID]
-		if !managed {
-			continue
+	for _, pod := range listed {
+		if !found.Seen[pod.Cgroup] { // by a container in it
+			there, err := a.tree.Exists(pod.Cgroup)
+			found.Seen[pod.Cgroup], found.Gone[pod.ID] = there, !there && err == nil
 		}
-		if !found.Seen[path.Pod] { // by a container in it
-			there, err := a.tree.Exists(path.Pod)
-			found.Seen[path.Pod] = there
-			found.Gone[pods[i].ID] = !there && err == nil && !used[pods[i].ID]
-		}
-		if limit := a.podLimit(pods[i], path); limit != nil {
-			found.PodLimits[pods[i].ID] = *limit
+		if pod.Files {
+			if limit, err := a.tree.Limit(pod.Cgroup); err == nil {
+				found.PodLimits[pod.ID] = limit
+			}
 		}
 	}
-	return found, seen
-}
-
-// unlisted are the containers that the ledger knows, a runtime does not list, and that have processes all the same.
-func (a *Agent) unlisted(listed []ledger.Container) map[string]bool {
-	a.mu.Lock()
-	places := a.ledger.Unlisted(listed)
-	a.mu.Unlock()
-	populated := make(map[string]bool, len(places))
-	for _, at := range places {
+	for _, at := range unlisted {
 		if lives, err := a.tree.Populated(at.Cgroup); err == nil && lives {
-			populated[at.ID] = true
+			found.Populated[at.ID] = true
 		}
 	}
-	return populated
-}
-
-// observe looks at a container's cgroup.
-func (a *Agent) observe(found *ledger.Found, seen map[string]cgroup.Seen, paths map[string]cgroup.PodPath, container *ledger.Container) {
-	path, managed := paths[container.PodID]
-	if !managed {
-		return
-	}
-	dir, err := path.Container(container.CgroupsPath, container.ID)
-	if err != nil {
-		return
-	}
-	files, _ := a.readFiles(dir) // what cannot be read is unknown
-	found.Files[container.ID] = files
-	seen[dir] = cgroup.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
-	if files.Limit != nil {
-		found.Seen[dir], found.Seen[path.Pod] = true, true
-	}
+	return found
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -45,19 +44,4 @@ func (a *Agent) Disconnected(reason error) {
 // header is for an event that is received now.
 func (s *Session) header() ledger.Header {
 	return ledger.Header{Epoch: s.epoch, Seq: s.agent.received.Add(1)}
-}
-
-// receive applies an event to the ledger unless the runtime has given it up. An event that had to wait for something must not decide
-// after that: the kubelet may have tried again since.
-func (s *Session) receive(ctx context.Context, event ledger.Event) ledger.Effects {
-	s.agent.mu.Lock()
-	defer s.agent.mu.Unlock()
-	return s.receiveLocked(ctx, event)
-}
-
-func (s *Session) receiveLocked(ctx context.Context, event ledger.Event) ledger.Effects {
-	if err := ctx.Err(); err != nil {
-		return ledger.Effects{Err: fmt.Errorf("the runtime no longer waits for an answer: %w", err)}
-	}
-	return s.agent.stepLocked(event)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -55,21 +56,14 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	if len(ids) == 0 {
 		return nil
 	}
-	event := ledger.SyncContainers{IDs: ids}
-	var effects ledger.Effects
-	for {
-		if effects = a.step(event); effects.Again == nil {
-			break
-		}
-		event.Usage = a.measure(ctx, event.Usage, effects.Again.Measure)
-	}
-	a.mu.Lock()
-	ticket := a.outbox.newest
-	a.mu.Unlock()
+	var ticket checkpoint.Ticket
+	facts, effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, func(ledger.Gathered, ledger.Effects) {
+		ticket = a.outbox.newest
+	})
 	_ = a.stored(ctx, ticket) // they run all the same
 	a.writeAhead(ctx)
 	for _, update := range effects.Updates {
-		a.noteMigration(update.ContainerID, update.Adjustment, event.Usage)
+		a.noteMigration(update.ContainerID, update.Adjustment, facts.Usage)
 	}
 	return effects.Updates
 }

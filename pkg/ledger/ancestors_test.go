@@ -50,9 +50,9 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 				effects := l.Step(now, CreateContainer{
 					Pod:       pod,
 					Container: Container{ID: "id" + uid, PodID: pod.ID, Name: "main", Resources: Resources{MemoryLimit: &limit}},
-					Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+					Facts: Facts{Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 						Ref: pod.Ref(), Class: p.class, Containers: []pods.Container{{Name: "main", Request: p.request, Limit: p.request}},
-					}},
+					}}},
 				})
 				if effects.Err != nil {
 					t.Fatal(effects.Err)

@@ -76,18 +76,6 @@ func (l *Ledger) claimUser(uid string) *pod {
 	return nil
 }
 
-// ClaimUsers are the places of the living containers that have a claim.
-func (l *Ledger) ClaimUsers(uid string) (places []Place) {
-	if user := l.claimUser(uid); user != nil {
-		for _, c := range user.containers {
-			if c.HasClaims && c.names(uid) && c.Cgroup != "" {
-				places = append(places, c.place())
-			}
-		}
-	}
-	return places
-}
-
 func inUse(claim *claims.Claim, by *pod) error {
 	return fmt.Errorf("the resource claim %s is in use by pod %s/%s", claim, by.Namespace, by.Name)
 }
@@ -119,11 +107,6 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
-
-// Unreserved are the claims that a container names and that are not known to be reserved for its pod.
-func (l *Ledger) Unreserved(pod Pod, c Container) []claims.Claim {
-	return l.state.Claims.Unreserved(c.Claims, pod.UID)
-}
 
 // roomForClaims is what claims may have under the configuration in force.
 func (l *Ledger) roomForClaims() claims.Room {

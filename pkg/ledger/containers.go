@@ -11,8 +11,7 @@ import (
 type StartContainer struct {
 	Pod       Pod
 	Container Container
-	// Found is what its files hold; it is needed for a container that the ledger does not Know.
-	Found *Files
+	Facts
 	Header
 }
 
@@ -24,7 +23,7 @@ func (e StartContainer) apply(l *Ledger) {
 	}
 	c := l.changeContainer(e.Container.ID)
 	if c == nil {
-		if c = l.missed(e.Pod, e.Container, e.Found); c == nil {
+		if c = l.missed(e.Pod, e.Container, e.Files); c == nil {
 			return
 		}
 	}

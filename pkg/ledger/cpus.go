@@ -64,11 +64,9 @@ func (l *Ledger) nodesOfCPUs(list string) nodeset.Set {
 	return nodes
 }
 
-// NeedsPodCPUs reports whether the exclusive CPUs of a pod's other containers matter for a container that is about to be created, because
+// needsPodCPUs reports whether the exclusive CPUs of a pod's other containers matter for a container that is about to be placed, because
 // the pod is aligned as a whole and has no allocation yet.
-func (l *Ledger) NeedsPodCPUs(pod Pod) bool {
+func (l *Ledger) needsPodCPUs(pod Pod) bool {
 	options := l.state.Resolved.Manager
-	path, _, err := pod.Path()
-	return err == nil && path.Class == memoryqos.Guaranteed && l.manager != nil && options.Scope == topologymanager.PodScope &&
-		options.Policy.Rules().Aligns && len(l.manager.Allocations(pod.Key()).Entries) == 0
+	return options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns && len(l.manager.Allocations(pod.Key()).Entries) == 0
 }

@@ -4,37 +4,19 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // CreateContainer is a container that is about to be created. It is answered with its nodes and values.
 type CreateContainer struct {
 	Pod       Pod
 	Container Container
-	// PodLimit is the limit that a Guaranteed pod's cgroup was observed to have, without the pod's overhead, in bytes; nil
-	// when it was not.
-	PodLimit *uint64
-	// Known is the newest that the pod APIs know of the pod.
-	Known pods.Answer
-	// PodDevices are the devices of the pod's other containers, as far as they are known, by name.
-	PodDevices map[string][]topologymanager.Device
-	// PodCPUs are the exclusive CPUs of the pod's other containers in the kernel's list format, as far as they are known, by name.
-	PodCPUs map[string]string `json:",omitempty"`
-	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
-	FreePages []memorymanager.FreePages
-	// Siblings are those of the pod's other containers that were looked at (Ledger.Siblings).
-	Siblings Presence
-	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
-	Mems nodeset.Set
+	Facts
 	Header
 }
 
 func (e CreateContainer) apply(l *Ledger) {
 	out := &l.step.effects
-	p := l.podFor(e.Pod, e.Known, e.PodLimit)
+	p := l.podFor(e.Pod, e.Known, e.podLimit(e.Pod))
 	if p == nil {
 		return
 	}
@@ -45,7 +27,7 @@ func (e CreateContainer) apply(l *Ledger) {
 		return
 	}
 	l.seeContainers(e.Siblings)
-	l.step.freePages, l.step.podDevices, l.step.podCPUs = e.FreePages, e.PodDevices, e.PodCPUs
+	l.step.facts = e.Facts
 	c, err := l.admit(p, e.Container)
 	now := l.deriveRun(c)
 	if out.Err = err; err == nil {

@@ -112,13 +112,13 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 	l.after(Connected{Epoch: 1}, Synchronize{Header: Header{1, 1}}, RunPod{Pod: web, Header: Header{1, 2}})
 	one, two := claimed(web, "one", 4*claimGi), claimed(web, "two", 4*claimGi)
 	for i, create := range []CreateContainer{one, two} {
-		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{There: l.Siblings(web, create.Container.Name)}
+		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{There: l.pods["web"].siblings(create.Container.Name)}
 		l.after(create, StartContainer{Pod: web, Container: create.Container, Header: Header{1, uint64(4 + 2*i)}})
 	}
 	looked, _, _ := l.Places(0, 50)
 	to := int64(before)
-	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, PodLimit: &after, Header: Header{1, 7},
-		Siblings: Presence{There: l.Siblings(web, "one")}}, Settled{ID: one.Container.ID, Header: Header{1, 8}})
+	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, Header: Header{1, 7},
+		Facts: Facts{PodLimit: &after, Siblings: Presence{There: l.pods["web"].siblings("one")}}}, Settled{ID: one.Container.ID, Header: Header{1, 8}})
 	l.Step(now, ObservedPod{UID: web.UID, ID: web.ID, Revision: looked[0].Revision, Limit: before})
 	for _, name := range []string{"one", "two"} {
 		if l.manager.Blocks(web.UID, name) == nil {

@@ -68,13 +68,10 @@ type step struct {
 	annotated []*pod
 	// answered are containers of which the runtime's record has just been made what it should be.
 	answered []*container
-	// freePages are for the container that is about to be created.
-	freePages []memorymanager.FreePages
+	// facts are of the container that is about to be created.
+	facts Facts
 	// affinity is the Topology Manager's answer for that container; nil where there is none.
 	affinity *topologymanager.Hint
-	// podDevices and podCPUs are those of the other containers of its pod.
-	podDevices map[string][]topologymanager.Device
-	podCPUs    map[string]string
 }
 
 // New returns a ledger without pods.
@@ -136,7 +133,7 @@ type Event interface {
 }
 
 // Step applies one event at a moment and returns what has to happen because of it: what the event asks for, and what is different
-// from before.
+// from before. It decides by the facts that the event has: the driver asks before what is lacking (Needs).
 func (l *Ledger) Step(now time.Time, event Event) Effects {
 	header := headerOf(event)
 	l.step = step{now: now, seq: header.Seq}
@@ -167,8 +164,6 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
 	Err error `json:"-"`
-	// Again has the event come again: nothing has been decided. nil is an event that is decided.
-	Again *Again `json:",omitzero"`
 	// Allocations must be in the state file before the answer goes out; their order is that of the Steps.
 	Allocations []Delta `json:",omitzero"`
 	// Journal are the container files that the answer or the updates are going to write.

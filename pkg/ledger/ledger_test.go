@@ -179,16 +179,11 @@ func reopened(t *testing.T, l *Ledger) *Ledger {
 
 // updates are what the runtime is asked for containers, none of which has memory that moves.
 func (l *Ledger) updates(ids ...string) []Update {
-	event := SyncContainers{IDs: ids}
-	effects := l.Step(time.Unix(1000, 0), event)
-	if effects.Again != nil {
-		event.Usage = map[string]Usage{}
-		for _, dir := range effects.Again.Measure {
-			event.Usage[dir] = Usage{}
-		}
-		effects = l.Step(time.Unix(1000, 0), event)
+	event := SyncContainers{IDs: ids, Usage: map[string]Usage{}}
+	for _, dir := range l.Needs(event, &Gathered{}).Usage {
+		event.Usage[dir] = Usage{}
 	}
-	return effects.Updates
+	return l.Step(time.Unix(1000, 0), event).Updates
 }
 
 // resolvedOn is a configuration on a machine.

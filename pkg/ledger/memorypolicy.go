@@ -35,23 +35,17 @@ func (p MemoryPolicy) String() string {
 	return strings.TrimSpace(string(p.Mode) + " " + p.Nodes.String())
 }
 
-// SetsMemoryPolicies reports whether a new container of a pod, whose devices are known, may start with a memory policy.
-func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
+// setsMemoryPolicies reports whether a new container of a pod may start with a memory policy. hasDevices is false, too, as long as nobody
+// has looked for them.
+func (l *Ledger) setsMemoryPolicies(pod Pod, class memoryqos.QOSClass, g *Gathered, hasDevices bool) bool {
+	pod, _ = g.of(pod)
 	brought := pod.Brought
 	if p := l.pods[pod.Key()]; p != nil && brought == nil {
 		brought = p.Says
 	}
-	path, _, _ := pod.Path()
 	asks := brought != nil && !brought.Annotations.Empty()
-	near := path.Class != memoryqos.Guaranteed && len(c.Devices) > 0
+	near := class != memoryqos.Guaranteed && hasDevices
 	return l.state.Runtime.MemoryPolicies && (asks || near || l.state.Resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
-}
-
-// HeedsAvailable reports whether what is available on the NUMA nodes may decide about a new container of a pod.
-func (l *Ledger) HeedsAvailable(pod Pod, c Container) bool {
-	path, _, _ := pod.Path()
-	placed := l.manager != nil && path.Class == memoryqos.Guaranteed
-	return placed && l.state.Resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
 }
 
 // The policies beside those that the configuration and the annotation memory-policy name.

@@ -211,8 +211,10 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			create.Container.Resources.OOMScoreAdj = &score
 			create.Container.Devices, create.Container.Resources.Mems = r.devices, r.kubelet
 			create.Mems, _ = nodeset.Parse(cmp.Or(r.mems, "0-1"))
-			reads := l.SetsMemoryPolicies(pod, create.Container)
+			reads := l.readsMems(create)
 			effects := l.Step(now, create)
+			create.Pod = received
+			readsAgain := l.readsMems(create)
 			if effects.Err != nil {
 				t.Fatal(effects.Err)
 			}
@@ -237,9 +239,16 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			if logged, _ := effects.Decision.Fields()["memoryPolicy"].(string); logged != policy {
 				t.Errorf("the log says %q, shown is %q", logged, policy)
 			}
-			if reads && r.old || policy != "" && !reads || l.SetsMemoryPolicies(received, create.Container) != reads {
+			if reads && r.old || policy != "" && !reads || readsAgain != reads {
 				t.Errorf("that the pod's cgroup has to be read is %v", reads)
 			}
 		})
 	}
+}
+
+// readsMems reports whether the cgroup of the pod has to be read for a container, once its devices are found.
+func (l *Ledger) readsMems(create CreateContainer) bool {
+	g := &Gathered{Facts: Facts{Devices: map[string][]topologymanager.Device{create.Container.Name: create.Container.Devices}}}
+	g.Take(l.Needs(create, g))
+	return l.Needs(create, g).MemsOf != ""
 }

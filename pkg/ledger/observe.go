@@ -19,6 +19,11 @@ type Files struct {
 	Own bool `json:",omitempty"`
 }
 
+// Seen are the values that were read and that are written, too.
+func (f *Files) Seen() cgroup.Seen {
+	return cgroup.Seen{Values: memoryqos.Values{Min: f.Min, Low: f.Low, High: f.High}, Mems: f.Mems}
+}
+
 // Place is a pod or container of which the driver observes whether its cgroup is there.
 type Place struct {
 	// UID is a pod's Key, and ID its sandbox; a container has only an ID.
@@ -27,8 +32,6 @@ type Place struct {
 	Cgroup string
 	// Revision is that of the pod or the container at the time of asking.
 	Revision uint64
-	// Movable says that cpuset.mems may be ours: what a write of it would move is to be measured before an answer.
-	Movable bool
 	// Files says that memory.max is to be read: that of a container that is not being created, and of a pod of which nothing
 	// else says what its limit is.
 	Files bool
@@ -66,9 +69,7 @@ func (l *Ledger) Place(id string) (Place, bool) {
 	if c == nil || c.Cgroup == "" {
 		return Place{}, false
 	}
-	at := c.place()
-	at.Movable = at.Files && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || c.Released)
-	return at, true
+	return c.place(), true
 }
 
 func (p *pod) place() Place {

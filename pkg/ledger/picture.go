@@ -40,15 +40,6 @@ func (l *Ledger) Generation() uint64 { return l.generation }
 // Config is the configuration in force.
 func (l *Ledger) Config() config.Resolved { return l.state.Resolved }
 
-// Knows reports whether a container lives.
-func (l *Ledger) Knows(id string) bool { return l.containers[id] != nil }
-
-// Describes reports whether a pod API has described this container of a pod. A pod gets ephemeral containers later.
-func (l *Ledger) Describes(pod, container string) bool {
-	p := l.pods[pod]
-	return p != nil && p.knows(container)
-}
-
 // refreshPodViews makes the views of the pods that have changed, and replaces those of pods whose memory has moved between
 // the nodes of their group because another container came or went.
 func (l *Ledger) refreshPodViews() {

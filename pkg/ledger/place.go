@@ -311,7 +311,7 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 		for i := range whole {
 			one := &whole[i]
 			one.Required = wanted.Required
-			one.CPUs, one.Devices = l.nodesOfCPUs(l.step.podCPUs[one.Name]), l.step.podDevices[one.Name]
+			one.CPUs, one.Devices = l.nodesOfCPUs(l.step.facts.CPUs[one.Name]), l.step.facts.Devices[one.Name]
 			if one.Name == c.Name {
 				one.CPUs, one.Devices = c.CPUNodes, c.Devices
 			}
@@ -320,7 +320,7 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 			return memorymanager.Placement{}, err
 		}
 	}
-	wanted.FreePages = l.step.freePages
+	wanted.FreePages = l.step.facts.FreePages
 	return l.manager.Admit(wanted)
 }
 

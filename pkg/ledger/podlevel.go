@@ -57,12 +57,14 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 func (l *Ledger) whole(c *container) memorymanager.Pod {
 	p := c.pod
 	whole := memorymanager.Pod{Whole: memorymanager.Container{
-		Pod: p.key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.wanted(c).Required, FreePages: l.step.freePages,
+		Pod: p.key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.wanted(c).Required, FreePages: l.step.facts.FreePages,
 	}}
-	for _, others := range l.step.podDevices {
-		whole.Whole.Devices = append(whole.Whole.Devices, others...)
+	for name, others := range l.step.facts.Devices {
+		if name != c.Name {
+			whole.Whole.Devices = append(whole.Whole.Devices, others...)
+		}
 	}
-	for _, others := range l.step.podCPUs {
+	for _, others := range l.step.facts.CPUs {
 		whole.Whole.CPUs = whole.Whole.CPUs.Union(l.nodesOfCPUs(others))
 	}
 	for _, spec := range p.Info.Containers {

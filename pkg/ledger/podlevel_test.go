@@ -30,7 +30,7 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 		return e
 	}
 	nearDevice := create(web, 6*gi, main, side)
-	nearDevice.PodDevices = map[string][]topologymanager.Device{"side": {topologymanager.NewDevice("gpu", "a", "test", nodeset.Of(1))}}
+	nearDevice.Devices = map[string][]topologymanager.Device{"side": {topologymanager.NewDevice("gpu", "a", "test", nodeset.Of(1))}}
 	required := annotated(web, "numa", "required")
 	byKubelet := claimed(web, "main", 2*gi)
 	byKubelet.Container.Resources.Mems = "1"

@@ -91,16 +91,6 @@ func (l *Ledger) endSandbox(p *pod) {
 	l.note(Debug, "the pod has no sandbox", p.fields(), nil)
 }
 
-// Ending are the pods without a sandbox, which end with their cgroups, in no order.
-func (l *Ledger) Ending() (places []Place) {
-	for _, p := range l.living {
-		if p.ending() {
-			places = append(places, p.place())
-		}
-	}
-	return places
-}
-
 // podOf returns the pod of an event, made when it is new.
 func (l *Ledger) podOf(received Pod) (*pod, error) {
 	if l.state.StoppedSandboxes.has(received.ID) {
@@ -137,7 +127,7 @@ func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 		p = l.add(&PodState{Born: l.step.now}, received.Key())
 	}
 	if received.Brought == nil && p.Says == nil {
-		received = l.reader()(received)
+		received.Brought = read(received, l.node)
 	}
 	if received.Brought != nil {
 		p.Says = received.Brought
@@ -174,27 +164,11 @@ type Brought struct {
 	Claims      pods.Claims
 }
 
-// Reader returns what reads a pod's annotations, once for each sandbox; nil for a sandbox that is known. It is called without the driver's
-// lock, because a tenant decides how much there is to read, and uses nothing that changes.
-func (l *Ledger) Reader(received Pod) func(Pod) Pod {
-	if p := l.pods[received.Key()]; p != nil && p.ID == received.ID || l.state.StoppedSandboxes.has(received.ID) {
-		return nil
-	}
-	return l.reader()
+// read is what a pod's annotations say.
+func read(pod Pod, node pods.Node) *Brought {
+	claims, _ := node.ReadClaims(pod.Annotations) // with an error nothing is claimed, and requests are estimates
+	return &Brought{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
 }
-
-func (l *Ledger) reader() func(Pod) Pod {
-	node := l.node
-	return func(pod Pod) Pod {
-		claims, _ := node.ReadClaims(pod.Annotations) // with an error nothing is claimed, and requests are estimates
-		pod.Brought = &Brought{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
-		pod.Annotations = nil
-		return pod
-	}
-}
-
-// Stopped reports whether a sandbox has ended.
-func (l *Ledger) Stopped(id string) bool { return l.state.StoppedSandboxes.has(id) }
 
 // podFor returns the pod of an event about one of its containers, with what was found out for it. It is nil for a pod that is
 // left alone, and for one that must not have containers any more, which is Effects.Err.

@@ -24,7 +24,7 @@ func TestAContainerOfAPodThatHasEnded(t *testing.T) {
 			t.Errorf("%v, %v; want %s", effects.Answer, effects.Err, want)
 		}
 	}
-	if len(l.View().Pods) > 0 || l.Knows("web-main") {
+	if len(l.View().Pods) > 0 || l.containers["web-main"] != nil {
 		t.Errorf("%+v", l.View().Pods)
 	}
 }
@@ -35,7 +35,7 @@ func TestAPodThatIsNotTheKubelets(t *testing.T) {
 	pod := claimPod("web", "")
 	pod.CgroupParent = "/system.slice"
 	effects := l.Step(now, claimed(pod, "main", claimGi))
-	if !effects.Answer.Empty() || effects.Err != nil || effects.Decision != nil || len(effects.Files) > 0 || l.Knows("web-main") {
+	if !effects.Answer.Empty() || effects.Err != nil || effects.Decision != nil || len(effects.Files) > 0 || l.containers["web-main"] != nil {
 		t.Errorf("%+v", effects)
 	}
 	if pods := l.View().Pods; len(pods) != 1 || pods[0].Cgroup != "" || len(pods[0].Containers) > 0 {
@@ -87,11 +87,13 @@ func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
 	l := newLedger(t, "")
 	_, resolved := resolvedOn(t, twoNodes, "")
 	pod := Pod{UID: "p", ID: "s", Annotations: map[string]string{"noderesource.dev/resources": `{"containers":{"a":{"requests":{"memory":"1Gi"}}}}`}}
-	read := l.Reader(pod)
+	needs := l.Needs(RunPod{Pod: pod}, &Gathered{})
 	var group sync.WaitGroup
 	group.Go(func() {
 		for range 200 {
-			if got := read(pod); got.Brought == nil || got.Annotations != nil {
+			var facts Gathered
+			facts.Take(needs)
+			if got := With(RunPod{Pod: pod}, facts).(RunPod).Pod; got.Brought == nil || got.Annotations != nil {
 				t.Errorf("%+v", got)
 			}
 		}
@@ -101,7 +103,7 @@ func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
 	}
 	group.Wait()
 	l.Step(time.Unix(1, 0), RunPod{Pod: claimPod("known", "")})
-	if l.Reader(claimPod("known", "")) != nil {
+	if needs := l.Needs(RunPod{Pod: claimPod("known", "")}, &Gathered{}); !needs.None() {
 		t.Error("a sandbox that is known is read again")
 	}
 }

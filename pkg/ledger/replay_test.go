@@ -380,7 +380,7 @@ func (r *replayer) create(p *runningPod, inOrder []podContainer, answers map[str
 		devices, cpus := maps.Clone(p.devices), maps.Clone(p.cpus)
 		delete(devices, c.Name)
 		delete(cpus, c.Name)
-		effects := r.event(ledger.CreateContainer{Pod: p.Pod, Container: *c, Known: p.known, PodDevices: devices, PodCPUs: cpus})
+		effects := r.event(ledger.CreateContainer{Pod: p.Pod, Container: *c, Facts: ledger.Facts{Known: p.known, Devices: devices, CPUs: cpus}})
 		var rejected *memorymanager.Rejection
 		if errors.As(effects.Err, &rejected) {
 			answers[c.Name] = containerResult{}

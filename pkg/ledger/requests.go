@@ -112,10 +112,10 @@ func pageSize(text string) (bytes uint64, ok bool) {
 	return 0, false
 }
 
-// PagesToVerify are the sizes, in bytes, of the huge pages that a container asks for and that the kernel must have free before it
+// pagesToVerify are the sizes, in bytes, of the huge pages that a container asks for and that the kernel must have free before it
 // is created; nil where nothing is verified.
-func (l *Ledger) PagesToVerify(c Container) (sizes []uint64) {
-	if l.manager == nil || !l.state.Resolved.Config.VerifyHugepages {
+func (l *Ledger) pagesToVerify(c Container) (sizes []uint64) {
+	if !l.state.Resolved.Config.VerifyHugepages {
 		return nil
 	}
 	for _, pages := range c.Resources.Hugepages {
@@ -203,21 +203,6 @@ func (p *pod) compareLimits() {
 // hasPodLimit reports whether a container's limit is all of its pod's.
 func (c *container) hasPodLimit() bool {
 	return c.Limit > 0 && c.pod.MemoryLimit > 0 && c.Limit >= c.pod.MemoryLimit
-}
-
-// Siblings are the places of the other living containers of a pod where it matters whether they are there, because no pod API says what
-// is whose.
-func (l *Ledger) Siblings(pod Pod, container string) (places []Place) {
-	p := l.pods[pod.Key()]
-	if p == nil || p.Info != nil || p.class() != memoryqos.Guaranteed {
-		return nil
-	}
-	for _, c := range p.containers {
-		if c.alive() && c.Name != container && c.Cgroup != "" {
-			places = append(places, c.place())
-		}
-	}
-	return places
 }
 
 // seeContainers takes what was found at the cgroups of containers.

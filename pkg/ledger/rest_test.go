@@ -144,10 +144,10 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				a, b := container(gi), container(16*gi)
 				a.CgroupsPath, a.Resources.Unified = pod.CgroupParent+"/id", nil
 				b.ID, b.Name, b.CgroupsPath, b.Resources.Unified = "id2", "beside", pod.CgroupParent+"/id2", nil
-				l.Step(now, CreateContainer{Pod: pod, Container: a, Known: known})
+				l.Step(now, CreateContainer{Pod: pod, Container: a, Facts: Facts{Known: known}})
 				l.Step(now, StartContainer{Pod: pod, Container: a})
 				l.Step(now, Reconfigure{Config: resolve(t, l, "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted")})
-				return l.Step(now, CreateContainer{Pod: pod, Container: b, Known: known})
+				return l.Step(now, CreateContainer{Pod: pod, Container: b, Facts: Facts{Known: known}})
 			},
 			look: func(_ *Ledger, effects Effects) string {
 				texts := ""
@@ -167,11 +167,11 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				a.Resources.Unified, b.Resources.Unified = nil, nil
 				b.ID, b.Name, b.CgroupsPath = "id2", "beside", pod.CgroupParent+"/id2"
 				a.CgroupsPath = pod.CgroupParent + "/id"
-				l.Step(now, CreateContainer{Pod: pod, Container: a, PodLimit: limit})
-				l.Step(now, CreateContainer{Pod: pod, Container: b, PodLimit: limit})
+				l.Step(now, CreateContainer{Pod: pod, Container: a, Facts: Facts{PodLimit: limit}})
+				l.Step(now, CreateContainer{Pod: pod, Container: b, Facts: Facts{PodLimit: limit}})
 				l.Step(now, StartContainer{Pod: pod, Container: a})
 				larger := int64(2 * gi)
-				l.Step(now, UpdateContainer{Pod: pod, Container: a, To: Resources{MemoryLimit: &larger}, PodLimit: limit})
+				l.Step(now, UpdateContainer{Pod: pod, Container: a, To: Resources{MemoryLimit: &larger}, Facts: Facts{PodLimit: limit}})
 				place, _ := l.Place("id")
 				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(gi)})
 			},

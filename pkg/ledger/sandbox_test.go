@@ -56,9 +56,9 @@ func TestWhenAPodEnds(t *testing.T) {
 			l.after(test.events...)
 			got := "nothing"
 			if blocks := l.manager.Blocks("web", "main"); blocks != nil {
-				got = fmt.Sprintf("%dGi %s %d", blocks[0].Size/claimGi, l.living[0].ID, len(l.Ending()))
-			} else if views := l.View().Pods; len(views) > 0 || len(l.Ending()) > 0 {
-				t.Errorf("it is shown without an allocation: %+v, %+v", views, l.Ending())
+				got = fmt.Sprintf("%dGi %s %d", blocks[0].Size/claimGi, l.living[0].ID, len(l.ending()))
+			} else if views := l.View().Pods; len(views) > 0 || len(l.ending()) > 0 {
+				t.Errorf("it is shown without an allocation: %+v, %+v", views, l.ending())
 			}
 			if got != test.want {
 				t.Errorf("%s, want %s", got, test.want)
@@ -73,7 +73,7 @@ func TestWhatAPodWithoutASandboxHolds(t *testing.T) {
 	l := newLedger(t, "")
 	l.after(RunPod{Pod: web}, claimed(web, "main", 4*claimGi), StartContainer{Pod: web, Container: claimed(web, "main", 4*claimGi).Container})
 	effects := l.Step(time.Unix(3, 0), EndPod{Pod: web})
-	if len(effects.Ended) != 1 || effects.Ended[0] != "kubepods/podweb/web-main" || l.Knows("web-main") {
+	if len(effects.Ended) != 1 || effects.Ended[0] != "kubepods/podweb/web-main" || l.containers["web-main"] != nil {
 		t.Errorf("its container's cgroup is desired: %v", effects.Ended)
 	}
 	for _, target := range effects.Files {
@@ -81,7 +81,7 @@ func TestWhatAPodWithoutASandboxHolds(t *testing.T) {
 			t.Errorf("%s: memory.min %d", target.Cgroup, *target.Values.Min)
 		}
 	}
-	if effects := l.Step(time.Unix(4, 0), Presence{Gone: l.Ending()}); len(effects.Forget) != 1 || l.Counters().Forgotten != 0 {
+	if effects := l.Step(time.Unix(4, 0), Presence{Gone: l.ending()}); len(effects.Forget) != 1 || l.Counters().Forgotten != 0 {
 		t.Errorf("%+v, %d pods ended without an event", effects.Forget, l.Counters().Forgotten)
 	}
 }
@@ -117,8 +117,8 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 	}
 	resize := func(name string, to uint64, pod *uint64) UpdateContainer {
 		bytes := int64(to)
-		return UpdateContainer{Pod: web, Container: claimed(web, name, gi).Container, To: Resources{MemoryLimit: &bytes}, PodLimit: pod,
-			Siblings: Presence{There: []Place{{ID: "web-main"}, {ID: "web-side"}}}}
+		return UpdateContainer{Pod: web, Container: claimed(web, name, gi).Container, To: Resources{MemoryLimit: &bytes},
+			Facts: Facts{PodLimit: pod, Siblings: Presence{There: []Place{{ID: "web-main"}, {ID: "web-side"}}}}}
 	}
 	podLimit := func(bytes uint64) ObservedPod { return ObservedPod{UID: "web", ID: web.ID, Limit: bytes} }
 	const own, shared = "own", "shared"

@@ -96,7 +96,7 @@ func (s *script) event() Event {
 		return Synchronize{Pods: s.pods, Containers: s.alive}
 	case "create":
 		pod := s.pod(false)
-		return CreateContainer{Pod: pod, Container: s.add(Created), Known: s.known(pod)}
+		return CreateContainer{Pod: pod, Container: s.add(Created), Facts: Facts{Known: s.known(pod)}}
 	}
 	c := s.container()
 	switch s.Cmd {
@@ -107,7 +107,7 @@ func (s *script) event() Event {
 		to := s.resources()
 		c.Resources = c.Resources.Updated(to)
 		at, _ := s.l.Place(c.ID)
-		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Known: s.known(s.pod(false)), Usage: map[string]Usage{at.Cgroup: {}}}
+		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Facts: Facts{Known: s.known(s.pod(false)), Usage: map[string]Usage{at.Cgroup: {}}}}
 	case "updated":
 		return Settled{ID: c.ID}
 	case "end":

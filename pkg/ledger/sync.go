@@ -6,25 +6,12 @@ import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 // runtime.
 type SyncContainers struct {
 	IDs []string
-	// Usage is of the cgroups that an earlier try has asked for (Effects.Again).
+	// Usage is what the kernel shows of their cgroups.
 	Usage map[string]Usage
 }
 
 func (e SyncContainers) apply(l *Ledger) {
 	if l.state.Resolved.Config.DryRun() {
-		return
-	}
-	var missing []string
-	for _, id := range e.IDs {
-		if c := l.containers[id]; c != nil && c.Phase != Creating {
-			now := l.deriveRun(c)
-			if update, _ := c.lacks(&now); update.CpusetMems != "" {
-				missing = append(missing, unmeasured(e.Usage, c.Cgroup)...)
-			}
-		}
-	}
-	if missing != nil {
-		l.step.effects.Again = &Again{missing}
 		return
 	}
 	for _, id := range e.IDs {

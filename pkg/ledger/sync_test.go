@@ -43,7 +43,7 @@ func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
 			l.Step(time.Unix(3, 0), StartContainer{Pod: pod, Container: c})
 			resize := func(gi int64, usage map[string]Usage) Adjustment {
 				limit := gi << 30
-				e := UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: &limit}, Usage: usage}
+				e := UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: &limit}, Facts: Facts{Usage: usage}}
 				return l.Step(time.Unix(4, 0), e).Answer
 			}
 			if got := resize(6, on(0, func(u *Usage) { u.Mems = "0" })).CpusetMems; got != "0-1" {

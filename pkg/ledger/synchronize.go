@@ -29,12 +29,12 @@ type Found struct {
 	Gone map[string]bool
 	// Seen are the cgroups of pods and containers that are there.
 	Seen map[string]bool
-	// PodLimits are the limits that the cgroups of Guaranteed pods have, without overhead, by sandbox, in bytes.
+	// PodLimits are the memory.max of the cgroups of Guaranteed pods, by sandbox, in bytes.
 	PodLimits map[string]uint64
 	// Files are those of containers, by the runtime's id.
 	Files map[string]Files
-	// Populated are containers of which the cgroups have processes, by the runtime's id. Only those matter that it does not list
-	// (Unlisted): they live all the same.
+	// Populated are containers of which the cgroups have processes, by the runtime's id. Only those matter that it does not list: they live
+	// all the same.
 	Populated map[string]bool
 }
 
@@ -115,20 +115,6 @@ func (l *Ledger) holdsAll(now *derivedRun, files Files) bool {
 		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)
 }
 
-// Unlisted are the places of living containers that are not in a runtime's list.
-func (l *Ledger) Unlisted(listed []Container) (places []Place) {
-	ids := make(map[string]bool, len(listed))
-	for i := range listed {
-		ids[listed[i].ID] = true
-	}
-	for id, c := range l.containers {
-		if !ids[id] && c.Cgroup != "" {
-			places = append(places, c.place())
-		}
-	}
-	return places
-}
-
 // dropGone frees the pods that the runtime no longer has and that have no processes.
 func (l *Ledger) dropGone(pods []Pod, found Found) {
 	present := make(map[string]bool, len(pods))
@@ -194,8 +180,8 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 			continue
 		}
 		sandboxes[received.ID] = p
-		if limit, ok := e.Found.PodLimits[received.ID]; ok {
-			p.limitedTo(limit)
+		if limit, ok := e.Found.PodLimits[received.ID]; ok && limit != cgroup.Max {
+			p.limitedTo(limit - min(limit, received.Overhead))
 		}
 		p.Seen = p.Seen || e.Found.Seen[p.path.Pod]
 		l.learn(p, e.Known[p.key()])

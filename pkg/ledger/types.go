@@ -13,7 +13,7 @@ type Pod struct {
 	UID, Namespace, Name string
 	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
 	CgroupParent string
-	// Annotations are not read yet; Brought is what they say, nil until they are (Ledger.Reader).
+	// Annotations are not read yet; Brought is what they say, nil until they are (Gathered.Take).
 	Annotations map[string]string `json:"-"`
 	Brought     *Brought
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
@@ -69,9 +69,9 @@ type Container struct {
 	Claims []claims.Ref
 	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
 	// the driver, which finds out what they are; a Step reads Devices only.
-	DeviceNodes []DeviceNode
-	CDIDevices  []string
-	PCIDevices  bool
+	DeviceNodes []DeviceNode `json:"-"`
+	CDIDevices  []string     `json:"-"`
+	PCIDevices  bool         `json:"-"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device
 }

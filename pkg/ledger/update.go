@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // UpdateContainer is the kubelet's change of a container's resources (in-place resize). It is answered with what has to
@@ -14,21 +12,14 @@ type UpdateContainer struct {
 	Pod       Pod
 	Container Container
 	To        Resources
-	// PodLimit and Known are CreateContainer's.
-	PodLimit *uint64
-	Known    pods.Answer
-	// Siblings is CreateContainer's.
-	Siblings Presence
-	// Found is StartContainer's.
-	Found *Files
-	// Usage is what the kernel shows of the container's cgroup, where its cpuset.mems may be ours (Place.Movable).
-	Usage map[string]Usage
+	Facts
 	Header
 }
 
 func (e UpdateContainer) apply(l *Ledger) {
 	out := &l.step.effects
-	p := l.podFor(e.Pod, e.Known, e.PodLimit)
+	limit := e.podLimit(e.Pod)
+	p := l.podFor(e.Pod, e.Known, limit)
 	if p == nil {
 		return
 	}
@@ -40,7 +31,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
 			return
 		}
-		c = l.takeIn(p, e.Container, e.Found)
+		c = l.takeIn(p, e.Container, e.Files)
 	} else if out.Err = l.overtaken(c, c.ID); out.Err != nil {
 		return
 	}
@@ -49,9 +40,9 @@ func (e UpdateContainer) apply(l *Ledger) {
 	c.Revision++
 	c.Seq = l.step.seq
 	c.Resources = c.Resources.Updated(e.To)
-	if limit := e.To.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
-		c.setLimit(limitOf(limit))
-		c.LimitIsPods = e.PodLimit != nil && c.hasPodLimit() // the pod's may be that of before, else
+	if to := e.To.MemoryLimit; to != nil && *to != 0 { // CRI: 0 leaves the limit as it is
+		c.setLimit(limitOf(to))
+		c.LimitIsPods = limit != nil && c.hasPodLimit() // the pod's may be that of before, else
 	}
 	if c.Resources.CPUs != old.Resources.CPUs || e.To.CPUShares != nil {
 		c.CPUNodes = l.exclusiveCPUs(c)

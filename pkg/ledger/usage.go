@@ -34,9 +34,6 @@ func (e NodeMemorySampled) apply(l *Ledger) {
 	}
 }
 
-// Again is an event about which nothing has been decided: it is to come again with the usage of these cgroups.
-type Again struct{ Measure []string }
-
 // unmeasured are the cgroups among these of which a sample says nothing.
 func unmeasured(usage map[string]Usage, cgroups ...string) (missing []string) {
 	for _, cgroup := range cgroups {

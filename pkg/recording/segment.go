@@ -15,7 +15,7 @@ import (
 )
 
 // format is the version of what a segment contains.
-const format = 5
+const format = 6
 
 // A segment's file is named after the moment at which it begins, so that names sort by time.
 const (

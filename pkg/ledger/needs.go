@@ -1,0 +1,374 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// Needs are the facts that the ledger lacks for an event, each named by what it is about. Only the driver can find them out, and it may
+// have to wait for them.
+type Needs struct {
+	// Pod and Container are those of the event; Refs name its pods to the pod APIs. The newest that these have said belongs to the moment
+	// of the decision (Gathered.Answers), and is no need.
+	Pod       Pod
+	Container Container
+	Refs      []pods.Ref
+
+	// Annotations are pods of which the annotations have not been read (Gathered.Take).
+	Annotations []Pod
+	// Answer is set where the pod APIs have to be asked.
+	Answer bool
+	// Devices is set where the devices of the container and its pod's others matter, CPUs where these others' exclusive CPUs do.
+	Devices, CPUs bool
+	// Ended are places of what may have ended: their Presence is an event before this one.
+	Ended []Place
+	// Claims are to be prepared again, as the API server has them now, because they are not known to be reserved for the pod.
+	Claims []claims.Claim
+	// NodeMemory is set where NodeMemorySampled is to come before this event.
+	NodeMemory bool
+	// PageSizes are those of the huge pages of which the free ones matter, in bytes.
+	PageSizes []uint64
+	// LimitOf, MemsOf and FilesOf are the cgroups whose memory.max, cpuset.mems.effective, and Files matter; "" is none.
+	LimitOf, MemsOf, FilesOf string
+	// Siblings are places of which it matters whether they are there.
+	Siblings []Place
+	// Usage are cgroups of which it matters what memory would move.
+	Usage []string
+	// Listed are the pods that a runtime lists, and Unlisted the containers that it does not.
+	Listed   []Listed
+	Unlisted []Place
+
+	node pods.Node
+}
+
+// Listed is a pod that a runtime lists. The memory.max of its cgroup matters where its Files is set; its Containers are those that live.
+type Listed struct {
+	Place
+	Containers []Place
+}
+
+// None reports whether nothing is lacking.
+func (n Needs) None() bool {
+	return len(n.Annotations)+len(n.Ended)+len(n.Claims)+len(n.PageSizes)+len(n.Siblings)+len(n.Usage)+len(n.Listed)+len(n.Unlisted) == 0 &&
+		!n.Answer && !n.Devices && !n.NodeMemory && n.LimitOf+n.MemsOf+n.FilesOf == ""
+}
+
+// Facts are what was found out for an event. What could not be found out is absent.
+type Facts struct {
+	// Known is the newest that the pod APIs know of the pod.
+	Known pods.Answer `json:",omitzero"`
+	// PodLimit is the memory.max of a Guaranteed pod's cgroup, with the pod's overhead, in bytes.
+	PodLimit *uint64 `json:",omitempty"`
+	// Devices are those of the pod's containers, and CPUs their exclusive CPUs in the kernel's list format, by name.
+	Devices map[string][]topologymanager.Device `json:",omitempty"`
+	CPUs    map[string]string                   `json:",omitempty"`
+	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
+	FreePages []memorymanager.FreePages `json:",omitempty"`
+	// Siblings are those of the pod's other containers that were looked at.
+	Siblings Presence `json:",omitzero"`
+	// Mems are the NUMA nodes that the pod's cgroup may use.
+	Mems nodeset.Set `json:",omitempty"`
+	// Files is what those of a container hold that is not known.
+	Files *Files `json:",omitempty"`
+	// Usage is what the kernel shows of cgroups.
+	Usage map[string]Usage `json:",omitempty"`
+}
+
+// Gathered is what the driver has found out so far for an event. It becomes a part of the event (With).
+type Gathered struct {
+	Facts
+	// Answers are the newest of the pod APIs about all pods of the event, and Found what the files say of those that a runtime lists.
+	Answers map[pods.Ref]pods.Answer
+	Found   Found
+
+	brought map[string]*Brought // by sandbox
+	turn    int                 // 0 asks for what depends on nothing, 1 for what depends on that, and later ones for nothing
+}
+
+// Take begins a turn: nothing is asked for again, whatever is found out. It reads the annotations. A tenant decides how much there is to
+// read: it is called without the driver's lock, and uses nothing that changes.
+func (g *Gathered) Take(n Needs) {
+	g.turn++
+	for _, pod := range n.Annotations {
+		if g.brought == nil {
+			g.brought = map[string]*Brought{}
+		}
+		g.brought[pod.ID] = read(pod, n.node)
+	}
+}
+
+// Needs returns what the ledger lacks for an event beside what was found out already; nothing for one that is late. It is a question, and
+// changes nothing. An event of nil stands for any: what was found out for it serves all that come.
+func (l *Ledger) Needs(event Event, g *Gathered) Needs {
+	n := Needs{node: l.node}
+	if l.late(event, headerOf(event).Epoch) != nil {
+		return n
+	}
+	switch e := event.(type) {
+	case nil:
+		n.Ended = l.ending()
+	case RunPod:
+		n.ofPods(l, g, e.Pod)
+	case UpdatePod:
+		n.ofPods(l, g, e.Pod)
+	case CreateContainer:
+		n.ofCreate(l, g, e)
+	case UpdateContainer:
+		if n.ofContainer(l, g, e.Pod, e.Container) && g.turn == 0 {
+			n.ofFiles(l, e.Pod, e.Container)
+			n.Usage = unmeasured(g.Usage, l.movable(e.Pod, e.Container))
+		}
+	case StartContainer:
+		if n.ofPods(l, g, e.Pod); g.turn == 0 {
+			n.ofFiles(l, e.Pod, e.Container)
+		}
+	case Synchronize:
+		n.ofPods(l, g, e.Pods...)
+		for i := range e.Pods {
+			n.Refs = append(n.Refs, e.Pods[i].Ref())
+		}
+		if g.turn == 0 {
+			n.Listed, n.Unlisted = e.listed(), l.unlisted(e.Containers)
+		}
+	case SyncContainers:
+		n.Usage = l.unmeasuredOf(e, g)
+	case PrepareClaim:
+		n.ofClaim(l, g, e.Claim.UID)
+	case UnprepareClaim:
+		n.ofClaim(l, g, e.UID)
+	}
+	return n
+}
+
+// With is an event with what was found out for it.
+func With(event Event, g Gathered) Event {
+	switch e := event.(type) {
+	case RunPod:
+		e.Pod, _ = g.of(e.Pod)
+		return e
+	case UpdatePod:
+		e.Pod, _ = g.of(e.Pod)
+		return e
+	case CreateContainer:
+		e.Pod, e.Facts = g.of(e.Pod)
+		e.Container.Devices = g.Devices[e.Container.Name]
+		return e
+	case UpdateContainer:
+		e.Pod, e.Facts = g.of(e.Pod)
+		return e
+	case StartContainer:
+		e.Pod, e.Facts = g.of(e.Pod)
+		return e
+	case Synchronize:
+		return e.with(g)
+	case SyncContainers:
+		e.Usage = g.Usage
+		return e
+	}
+	return event
+}
+
+func (e Synchronize) with(g Gathered) Synchronize {
+	e.Found, e.Known, e.Pods = g.Found, make(map[string]pods.Answer, len(e.Pods)), slices.Clone(e.Pods)
+	for _, c := range e.Containers { // one that was created and never started may be left of a pod that has ended
+		if c.State.Alive() && c.State != Created {
+			delete(e.Found.Gone, c.PodID)
+		}
+	}
+	for i := range e.Pods {
+		var facts Facts
+		if e.Pods[i], facts = g.of(e.Pods[i]); facts.Known.Pod != nil {
+			e.Known[e.Pods[i].Key()] = facts.Known
+		}
+	}
+	return e
+}
+
+// of is a pod of the event with what its annotations say, where they were read, and what was found out about it.
+func (g *Gathered) of(pod Pod) (Pod, Facts) {
+	pod.Annotations = nil
+	if brought := g.brought[pod.ID]; brought != nil {
+		pod.Brought = brought
+	}
+	facts := g.Facts
+	facts.Known = g.Answers[pod.Ref()]
+	return pod, facts
+}
+
+// ofPods asks for annotations, once for each sandbox.
+func (n *Needs) ofPods(l *Ledger, g *Gathered, received ...Pod) {
+	for _, pod := range received {
+		p := l.pods[pod.Key()]
+		if known := p != nil && p.ID == pod.ID; g.turn == 0 && !known && pod.Brought == nil && !l.state.StoppedSandboxes.has(pod.ID) {
+			n.Annotations = append(n.Annotations, pod)
+		}
+	}
+}
+
+// ofContainer asks for what every decision about a container may need; false where nothing is decided. What the pod APIs say is not read
+// from files.
+func (n *Needs) ofContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool {
+	path, managed, _ := pod.Path()
+	if !managed || l.state.StoppedSandboxes.has(pod.ID) {
+		return false
+	}
+	n.Pod, n.Container, n.Refs = pod, c, []pods.Ref{pod.Ref()}
+	n.ofPods(l, g, pod)
+	p := l.pods[pod.Key()]
+	switch described := p != nil && p.Info != nil || g.Answers[pod.Ref()].Pod != nil; {
+	case g.turn == 0:
+		n.Answer, n.Ended = p == nil || !p.knows(c.Name), l.ending()
+	case g.turn == 1 && path.Class == memoryqos.Guaranteed && !described:
+		n.LimitOf, n.Siblings = path.Pod, p.siblings(c.Name)
+	}
+	return true
+}
+
+func (n *Needs) ofCreate(l *Ledger, g *Gathered, e CreateContainer) {
+	if !n.ofContainer(l, g, e.Pod, e.Container) {
+		return
+	}
+	path, _, _ := e.Pod.Path()
+	placed := l.manager != nil && path.Class == memoryqos.Guaranteed
+	switch g.turn {
+	case 0:
+		n.Devices, n.CPUs = true, placed && l.needsPodCPUs(e.Pod)
+		n.Claims = l.state.Claims.Unreserved(e.Container.Claims, e.Pod.UID)
+	case 1:
+		if placed {
+			n.PageSizes = l.pagesToVerify(e.Container)
+		}
+		sets := l.setsMemoryPolicies(e.Pod, path.Class, g, len(g.Devices[e.Container.Name]) > 0)
+		if sets {
+			n.MemsOf = path.Pod
+		}
+		n.NodeMemory = sets || placed && l.state.Resolved.Manager.Strategy == topologymanager.LeastUsed
+	}
+}
+
+// ofFiles asks for the files of a container whose creation was missed.
+func (n *Needs) ofFiles(l *Ledger, pod Pod, c Container) {
+	if l.containers[c.ID] == nil {
+		n.FilesOf = missed(pod, c)
+	}
+}
+
+// ofClaim asks whether the containers that have a claim are there: runtimes do not report every end.
+func (n *Needs) ofClaim(l *Ledger, g *Gathered, uid string) {
+	user := l.claimUser(uid)
+	if user == nil || g.turn > 0 {
+		return
+	}
+	for _, c := range user.containers {
+		if c.HasClaims && c.names(uid) && c.Cgroup != "" {
+			n.Ended = append(n.Ended, c.place())
+		}
+	}
+}
+
+// listed are the managed pods, with those of their containers that live.
+func (e Synchronize) listed() []Listed {
+	all, at := make([]Listed, len(e.Pods)), make(map[string]int, len(e.Pods))
+	for i := range e.Pods {
+		if path, managed, _ := e.Pods[i].Path(); managed {
+			at[e.Pods[i].ID] = i
+			all[i].Place = Place{ID: e.Pods[i].ID, Cgroup: path.Pod, Files: path.Class == memoryqos.Guaranteed}
+		}
+	}
+	for _, c := range e.Containers {
+		if i, managed := at[c.PodID]; managed && c.State.Alive() {
+			if cgroup := missed(e.Pods[i], c); cgroup != "" {
+				all[i].Containers = append(all[i].Containers, Place{ID: c.ID, Cgroup: cgroup})
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(p Listed) bool { return p.Cgroup == "" })
+}
+
+// unlisted are the places of living containers that are not in a runtime's list.
+func (l *Ledger) unlisted(listed []Container) (places []Place) {
+	ids := make(map[string]bool, len(listed))
+	for i := range listed {
+		ids[listed[i].ID] = true
+	}
+	for id, c := range l.containers {
+		if !ids[id] && c.Cgroup != "" {
+			places = append(places, c.place())
+		}
+	}
+	return places
+}
+
+// unmeasuredOf are the cgroups of containers of which the runtime is to be told other nodes, and whose memory has not been counted.
+func (l *Ledger) unmeasuredOf(e SyncContainers, g *Gathered) (cgroups []string) {
+	for _, id := range e.IDs {
+		if c := l.containers[id]; c != nil && c.Phase != Creating && !l.state.Resolved.Config.DryRun() {
+			now := l.deriveRun(c)
+			if update, _ := c.lacks(&now); update.CpusetMems != "" {
+				cgroups = append(cgroups, unmeasured(g.Usage, c.Cgroup)...)
+			}
+		}
+	}
+	return cgroups
+}
+
+// missed is the cgroup of a container whose creation was missed; "" outside kubepods.
+func missed(pod Pod, c Container) string {
+	path, managed, _ := pod.Path()
+	if !managed {
+		return ""
+	}
+	dir, _ := path.Container(c.CgroupsPath, c.ID)
+	return dir
+}
+
+// movable is the cgroup of a container whose cpuset.mems may be ours; "" of another one.
+func (l *Ledger) movable(pod Pod, received Container) string {
+	c := l.containers[received.ID]
+	switch {
+	case c == nil || c.Cgroup == "":
+		return missed(pod, received)
+	case c.Phase != Creating && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || c.Released):
+		return c.Cgroup
+	}
+	return ""
+}
+
+// ending are the pods without a sandbox, which end with their cgroups, in no order.
+func (l *Ledger) ending() (places []Place) {
+	for _, p := range l.living {
+		if p.ending() {
+			places = append(places, p.place())
+		}
+	}
+	return places
+}
+
+// siblings are the places of the other living containers of a pod; nil has none.
+func (p *pod) siblings(container string) (places []Place) {
+	if p == nil {
+		return nil
+	}
+	for _, c := range p.containers {
+		if c.alive() && c.Name != container && c.Cgroup != "" {
+			places = append(places, c.place())
+		}
+	}
+	return places
+}
+
+// podLimit is the limit of the pod without its overhead; nil where it is not known, or there is none.
+func (f *Facts) podLimit(pod Pod) *uint64 {
+	if f.PodLimit == nil || *f.PodLimit == cgroup.Max {
+		return nil
+	}
+	limit := *f.PodLimit - min(*f.PodLimit, pod.Overhead)
+	return &limit
+}
