@@ -99,7 +99,7 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 		for _, c := range p.containers {
 			if c.alive() && !c.HasClaims && c.names(uid) {
 				l.hasChanged(p)
-				_ = l.placeByClaims(c) // refuses nothing that runs
+				_ = l.place(c) // refuses nothing that runs
 			}
 		}
 	}
@@ -144,35 +144,40 @@ type use struct {
 	containers int
 }
 
-// takeClaims gives a container what it names. The error says why it cannot have it. Each claim is judged once for a container: what it
-// has stays until it ends.
-func (l *Ledger) takeClaims(c *container) error {
-	c.judged = judged{names: l.state.Claims.Names(c.Claims)}
-	parts, err := l.judgeClaims(c)
-	if c.HasClaims = err == nil; err != nil {
-		return err
+// takeClaims gives a container what it names, if it can have it.
+func (l *Ledger) takeClaims(c *container) {
+	has, err := l.judgeClaims(c)
+	if c.judged, c.HasClaims = has, err == nil; err != nil {
+		return
 	}
-	c.judged.nodes, c.judged.amounts, c.judged.blocks = claims.Nodes(parts), claims.Sum(parts), claims.Blocks(parts)
 	for _, ref := range c.Claims {
 		l.used[ref] = use{c.pod, l.used[ref].containers + 1}
 	}
-	return nil
 }
 
-// judgeClaims are the parts of claims that a container names, if it can have them.
-func (l *Ledger) judgeClaims(c *container) ([]claims.Part, error) {
+// judgeClaims is what a container has of the claims that it names, or would have. The error says why it cannot have it. Each claim is judged
+// once for a container: what it has stays until it ends.
+func (l *Ledger) judgeClaims(c *container) (judged, error) {
+	if c.HasClaims {
+		return c.judged, nil
+	}
+	has := judged{names: l.state.Claims.Names(c.Claims)}
 	if c.TooManyClaims {
-		return nil, claims.ErrTooMany
+		return has, claims.ErrTooMany
 	}
 	for _, uid := range claims.UIDs(c.Claims) {
 		if user := l.claimUser(uid); user != nil && user != c.pod {
-			return nil, fmt.Errorf("%w: containers of one pod can share a claim, pods cannot", inUse(l.state.Claims[uid], user))
+			return has, fmt.Errorf("%w: containers of one pod can share a claim, pods cannot", inUse(l.state.Claims[uid], user))
 		}
 		if err := l.state.Claims.For(uid, c.pod.UID); err != nil {
-			return nil, err
+			return has, err
 		}
 	}
-	return l.state.Claims.Parts(c.Claims)
+	parts, err := l.state.Claims.Parts(c.Claims)
+	if err == nil {
+		has.nodes, has.amounts, has.blocks = claims.Nodes(parts), claims.Sum(parts), claims.Blocks(parts)
+	}
+	return has, err
 }
 
 // leaveClaims takes from a container what takeClaims gave.
@@ -189,28 +194,25 @@ func (l *Ledger) leaveClaims(c *container) {
 	c.HasClaims, c.judged = false, judged{}
 }
 
-// placeByClaims gives a container the nodes of its claims. The error refuses it.
-func (l *Ledger) placeByClaims(c *container) error {
-	byKubelet := l.unpin(c, "pinned by the kubelet")
-	var err error
-	if !c.HasClaims {
-		err = l.takeClaims(c)
-	}
+// decideByClaims gives a container the nodes of its claims. The error refuses it.
+func (l *Ledger) decideByClaims(c *container) (Placement, error) {
+	as := l.unpin(c, "pinned by the kubelet")
+	has, err := l.judgeClaims(c)
 	switch {
-	case byKubelet:
-		return nil
+	case as.ByKubelet:
+		return as, nil
 	case err == nil:
-		c.Nodes, c.Pinning = c.judged.nodes, "pinned by resource claim "+strings.Join(c.judged.names, " and ")
-		return nil
+		as.Nodes, as.Pinning = has.nodes, "pinned by resource claim "+strings.Join(has.names, " and ")
+		return as, nil
 	}
-	c.Pinning = "not pinned: " + err.Error()
+	as.Pinning = "not pinned: " + err.Error()
 	if c.Phase != Creating { // what runs keeps the nodes that it has
-		c.Nodes, _ = nodeset.Parse(c.FoundMems)
-		return nil
+		as.Nodes, _ = nodeset.Parse(c.FoundMems)
+		return as, nil
 	}
 	rejection := l.reject(c, ClaimNotPrepared, err, true)
-	c.Unplaced = &rejection
-	return err
+	as.Unplaced = &rejection
+	return as, err
 }
 
 // ownAmounts are what a container's claims allocate for it alone: nil where it shares one with another living container of its pod,

@@ -179,7 +179,7 @@ func (e Observed) apply(l *Ledger) {
 	l.hasChanged(c.pod)
 	l.findShared(c.pod)
 	if l.unpinnable(c) == "" {
-		l.fit(c)
+		l.assign(c, l.fit(c))
 	}
 }
 

@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
@@ -32,20 +33,46 @@ import (
 // the first rows, too. One that finds no room is refused, or runs on all nodes: what runs already is never refused. One that gets less
 // than it asks for lacks the rest, and may use all nodes until fitPendingResizes finds room.
 
+// assignment is what is decided about a container's memory: assign makes it so. What it takes of the memory manager has been allocated.
+type assignment struct {
+	Placement
+	// released is set where the container loses nodes that it had from us, and byClaims where it is to have what its claims allocate.
+	released, byClaims bool
+	// notes are for the log, with fields beside the container's.
+	notes []Note
+}
+
+// assign is the only writer of where a container has its memory.
+func (l *Ledger) assign(c *container, decided assignment) {
+	c.Placement, c.Released = decided.Placement, c.Released || decided.released
+	if decided.byClaims {
+		l.takeClaims(c)
+	}
+	for _, n := range decided.notes {
+		fields := l.fields(c)
+		maps.Copy(fields, n.Fields)
+		l.note(n.Level, n.Text, fields, n.Err)
+	}
+}
+
 // place gives a container that begins its nodes, or one that runs and has none. The error refuses it.
 func (l *Ledger) place(c *container) error {
-	if done, err := l.placeUnmanaged(c); done {
-		return err
+	decided, err := l.decide(c)
+	l.assign(c, decided)
+	return err
+}
+
+// decide says where a container that begins has its memory, or one that runs and has none. The error refuses it.
+func (l *Ledger) decide(c *container) (assignment, error) {
+	if decided, done, err := l.decideUnmanaged(c); done {
+		return decided, err
 	}
 	wanted := l.wanted(c)
 	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
-		l.leaveAlone(c, "not pinned: the container asks for no memory")
-		return nil
+		return l.leaveAlone(c, "not pinned: the container asks for no memory"), nil
 	}
-	c.Placement = Placement{}
-	if l.keepKubeletMems(c) {
-		l.adopt(c, "pinned by the kubelet")
-		return nil
+	if by := c.byKubelet(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal}); by.ByKubelet {
+		return l.adopt(c, by), nil
 	}
 	placement, err := l.allocate(c, wanted)
 	l.state.Counters.PinningRequests++
@@ -53,10 +80,9 @@ func (l *Ledger) place(c *container) error {
 		l.state.Counters.PinningErrors++
 		return l.unplaced(c, err)
 	}
-	l.allocated(c, placement)
 	l.step.affinity = &placement.Affinity
-	c.Pinning = l.howPlaced(c.pod, placement)
-	return nil
+	decided := Placement{Pinning: l.howPlaced(c.pod, placement)}.allocated(placement)
+	return assignment{Placement: decided, notes: overcommitted(placement)}, nil
 }
 
 // placeAll places containers that run: first those that have an allocation or are found with nodes, then those of them that were resized
@@ -64,7 +90,8 @@ func (l *Ledger) place(c *container) error {
 func (l *Ledger) placeAll(running []*container) (placed int) {
 	var kept, spread, free []*container
 	for _, c := range inOrder(running) {
-		if l.keep(c) {
+		if decided, has := l.keep(c); has {
+			l.assign(c, decided)
 			kept = append(kept, c)
 			continue
 		}
@@ -74,18 +101,18 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 		case l.manager.Spread(nodes):
 			spread = append(spread, c)
 		default:
-			l.adoptFound(c, nodes)
+			l.assign(c, l.adoptFound(c))
 		}
 	}
 	for _, c := range spread { // others may have made all nodes one group
-		if nodes := l.foundOn(c); l.manager.Spread(nodes) {
+		if l.manager.Spread(l.foundOn(c)) {
 			free = append(free, c) // its resize was pending, and the state file is lost
 		} else {
-			l.adoptFound(c, nodes)
+			l.assign(c, l.adoptFound(c))
 		}
 	}
 	for _, c := range kept {
-		l.fit(c)
+		l.assign(c, l.fit(c))
 	}
 	for _, c := range free {
 		_ = l.place(c) // refuses nothing that runs
@@ -104,53 +131,54 @@ func inOrder(containers []*container) []*container {
 }
 
 // resize brings a container's allocation from what it asked for before to its new resources. The error refuses the change, which is one
-// that asks for more: a container whose resize is pending may ask for less, or for something else.
-func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources) error {
+// that asks for more: a container whose resize is pending may ask for less, or for something else. The container stays where it is then.
+func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources) (assignment, error) {
+	as := c.Placement
 	switch {
 	case l.manager == nil, c.ByKubelet && to.Mems == "" && c.Limit == 0:
-		return nil
+		return assignment{Placement: as}, nil
+	case c.ByKubelet && l.unpinnable(c) == "":
+		return l.adopt(c, c.byKubelet(as)), nil
 	case c.ByKubelet:
-		l.keepKubeletMems(c)
-		if l.unpinnable(c) == "" {
-			l.adopt(c, c.Pinning)
-		}
-		return nil
-	case l.fits(c):
-		return nil
+		return assignment{Placement: c.byKubelet(as)}, nil
+	case !l.misfits(c):
+		return assignment{Placement: l.complete(c)}, nil
 	}
-	if err := l.refusedAgain(c); err != nil {
-		return err
+	if again, err := l.refusedAgain(c); err != nil {
+		as.Refusal = again
+		return assignment{Placement: as}, err
 	}
 	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
-	err := l.reallocate(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))
+	decided, err := l.reallocate(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))
 	if err != nil {
-		l.refuse(c, err)
+		decided.Refusal = l.refuse(c, err)
 	}
-	return err
+	return assignment{Placement: decided}, err
 }
 
-// placeUnmanaged places a container of which the memory manager does not decide, and reports whether it is one. The error refuses it.
-func (l *Ledger) placeUnmanaged(c *container) (done bool, err error) {
+// decideUnmanaged decides about a container about which the memory manager does not; done is false for any other. The error refuses it.
+func (l *Ledger) decideUnmanaged(c *container) (decided assignment, done bool, err error) {
 	if c.byClaims() {
-		return true, l.placeByClaims(c)
+		as, err := l.decideByClaims(c)
+		return assignment{Placement: as, byClaims: !c.HasClaims}, true, err
 	}
-	why := l.unpinnable(c)
-	if why == "" {
-		return false, nil
+	if why := l.unpinnable(c); why != "" {
+		return l.leaveAlone(c, why), true, nil
 	}
-	l.leaveAlone(c, why)
-	return true, nil
+	return assignment{}, false, nil
 }
 
 // leaveAlone has a container that nobody decides about run on all nodes, or on those that the kubelet has set.
-func (l *Ledger) leaveAlone(c *container, why string) {
-	if l.unpin(c, why) || c.Released || c.FoundMems == "" || !c.Record.OursMems {
-		return
+func (l *Ledger) leaveAlone(c *container, why string) assignment {
+	decided := assignment{Placement: l.unpin(c, why)}
+	if decided.ByKubelet || c.Released || c.FoundMems == "" || !c.Record.OursMems {
+		return decided
 	}
-	c.Released = true
+	decided.released = true
 	if c.pod.class() != memoryqos.Guaranteed { // v0.3.0 before its release moved such containers off NUMA nodes
-		l.note(Info, "a container may use all NUMA nodes again", with(l.fields(c), "nodes", c.FoundMems), nil)
+		decided.notes = []Note{{Info, "a container may use all NUMA nodes again", map[string]any{"nodes": c.FoundMems}, nil}}
 	}
+	return decided
 }
 
 // unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
@@ -170,11 +198,10 @@ func (l *Ledger) unpinnable(c *container) string {
 	return ""
 }
 
-// unpin leaves a container without an allocation, and reports whether the kubelet has set its nodes.
-func (l *Ledger) unpin(c *container, why string) bool {
-	c.Placement = Placement{Pinning: why}
+// unpin leaves a container without an allocation, on all nodes or on those that the kubelet has set.
+func (l *Ledger) unpin(c *container, why string) Placement {
 	l.release(c)
-	return l.keepKubeletMems(c)
+	return c.byKubelet(Placement{Pinning: why, Refusal: c.Refusal})
 }
 
 // release frees the allocation of a container that must not have one.
@@ -184,29 +211,24 @@ func (l *Ledger) release(c *container) {
 	}
 }
 
-// keepKubeletMems keeps the cpuset.mems that the kubelet has set, and reports whether it has: kubelet and plugin never both pin.
-func (l *Ledger) keepKubeletMems(c *container) bool {
-	nodes, err := nodeset.Parse(c.Resources.Mems)
-	if err != nil || nodes.Empty() {
-		return false
+// byKubelet is a placement with the cpuset.mems that the kubelet has set, where it has: kubelet and plugin never both pin.
+func (c *container) byKubelet(as Placement) Placement {
+	if nodes, err := nodeset.Parse(c.Resources.Mems); err == nil && !nodes.Empty() {
+		as.Nodes, as.PendingResize, as.ByKubelet = nodes, nil, true
 	}
-	c.Nodes, c.PendingResize, c.ByKubelet = nodes, nil, true
-	return true
+	return as
 }
 
 // keep has a running container keep its allocation, and reports whether it has one, or may not have one.
-func (l *Ledger) keep(c *container) bool {
-	if done, _ := l.placeUnmanaged(c); done { // refuses nothing that runs
-		return true
+func (l *Ledger) keep(c *container) (assignment, bool) {
+	if decided, done, _ := l.decideUnmanaged(c); done { // refuses nothing that runs
+		return decided, true
 	}
-	blocks := l.blocks(c)
-	if blocks == nil {
-		return false
-	}
-	c.Pinning = cmp.Or(c.Pinning, "pinned before this start of the plugin")
+	blocks, as := l.blocks(c), c.Placement
+	as.Pinning = cmp.Or(as.Pinning, "pinned before this start of the plugin")
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	c.Nodes, c.PendingResize = nodesOf(blocks), nil
-	return true
+	as.Nodes, as.PendingResize = nodesOf(blocks), nil
+	return assignment{Placement: as}, blocks != nil
 }
 
 // foundOn are the nodes that a running container was found with; none where nothing is to be allocated there.
@@ -219,40 +241,39 @@ func (l *Ledger) foundOn(c *container) nodeset.Set {
 }
 
 // adoptFound allocates a container without an allocation on the nodes that it was found with.
-func (l *Ledger) adoptFound(c *container, nodes nodeset.Set) {
-	c.Placement = Placement{Nodes: nodes}
-	l.adopt(c, "found pinned")
+func (l *Ledger) adoptFound(c *container) assignment {
+	return l.adopt(c, Placement{Nodes: l.foundOn(c), Pinning: "found pinned", Refusal: c.Refusal})
 }
 
-// adopt allocates a container's memory on the nodes that it has, and says how it got them. It has them all the same where that cannot be
-// allocated.
-func (l *Ledger) adopt(c *container, how string) {
-	placement, err := l.allocateThere(c)
-	if c.Pinning = how; err != nil {
-		c.Pinning += ", not allocated: " + err.Error()
-		l.note(Warn, "a container's memory cannot be allocated on the nodes that it has", l.fields(c), err)
-		return
+// adopt allocates a container's memory on the nodes of a placement. It has them all the same where that cannot be allocated.
+func (l *Ledger) adopt(c *container, as Placement) assignment {
+	placement, err := l.allocateThere(c, as.Nodes)
+	how := as.Pinning
+	if err != nil {
+		as.Pinning += ", not allocated: " + err.Error()
+		return assignment{Placement: as, notes: []Note{{Warn, "a container's memory cannot be allocated on the nodes that it has", nil, err}}}
 	}
-	l.overcommitted(c, placement)
-	l.note(Info, "container "+how+": its memory is allocated where it is", l.fields(c), nil)
+	notes := append(overcommitted(placement), Note{Info, "container " + how + ": its memory is allocated where it is", nil, nil})
+	return assignment{Placement: as, notes: notes}
 }
 
-func (l *Ledger) allocateThere(c *container) (memorymanager.Placement, error) {
+func (l *Ledger) allocateThere(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
 	if l.asWhole(c.pod) {
-		return l.allocateWholeThere(c)
+		return l.allocateWholeThere(c, nodes)
 	}
 	request := request(c)
-	if blocks := l.blocks(c); blocks != nil && (nodesOf(blocks) != c.Nodes || !holds(blocks, request)) {
+	if blocks := l.blocks(c); blocks != nil && (nodesOf(blocks) != nodes || !holds(blocks, request)) {
 		l.release(c)
 	}
-	return l.manager.Adopt(c.pod.key(), c.Name, request, c.Nodes)
+	return l.manager.Adopt(c.pod.key(), c.Name, request, nodes)
 }
 
 // overcommitted notes what is allocated where there is no room, because its container or pod runs there.
-func (l *Ledger) overcommitted(c *container, placement memorymanager.Placement) {
+func overcommitted(placement memorymanager.Placement) (notes []Note) {
 	for _, over := range placement.Overcommitted {
-		l.note(Warn, "a node has more allocated than it has", with(with(l.fields(c), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
+		notes = append(notes, Note{Warn, "a node has more allocated than it has", map[string]any{"node": over.Node, "bytes": quantity.Log(over.Bytes)}, nil})
 	}
+	return notes
 }
 
 // wanted is the container as the memory manager sees it.
@@ -333,22 +354,21 @@ func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanag
 	return nil
 }
 
-// allocated notes where a container's memory is.
-func (l *Ledger) allocated(c *container, placement memorymanager.Placement) {
-	c.Nodes, c.PendingResize, c.Refusal = placement.Nodes, placement.PendingResize, nil
-	l.state.AnyPendingResize = l.state.AnyPendingResize || len(c.PendingResize) > 0
+// allocated is a placement where the memory manager has allocated the container's memory: nothing is refused any more.
+func (p Placement) allocated(by memorymanager.Placement) Placement {
+	p.Nodes, p.PendingResize, p.Refusal = by.Nodes, by.PendingResize, nil
+	return p
 }
 
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
-func (l *Ledger) unplaced(c *container, err error) error {
+func (l *Ledger) unplaced(c *container, err error) (assignment, error) {
 	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
 	rejection := l.reject(c, reasonOf(err), err, refuse)
-	c.Unplaced = &rejection
-	if refuse {
-		return err
+	as := Placement{Unplaced: &rejection, Refusal: c.Refusal}
+	if !refuse {
+		as.Pinning, err = "not pinned: "+rejection.Reason, nil
 	}
-	c.Pinning = "not pinned: " + rejection.Reason
-	return nil
+	return assignment{Placement: as}, err
 }
 
 // howPlaced says how the memory manager has placed a container.
@@ -368,15 +388,13 @@ func (l *Ledger) howPlaced(p *pod, placement memorymanager.Placement) string {
 	return how
 }
 
-// fits reports whether nothing is to be done for what a container asks for: then no resize is pending any more.
-func (l *Ledger) fits(c *container) bool {
-	if l.misfits(c) {
-		return false
+// complete is the placement of a container whose allocation is what it asks for: no resize is pending any more.
+func (l *Ledger) complete(c *container) Placement {
+	as := c.Placement
+	if len(as.PendingResize) > 0 {
+		as.Nodes, as.PendingResize = nodesOf(l.blocks(c)), nil
 	}
-	if len(c.PendingResize) > 0 {
-		c.Nodes, c.PendingResize = nodesOf(l.blocks(c)), nil
-	}
-	return true
+	return as
 }
 
 // misfits reports whether a container's allocation is not what it asks for. An init container's shrinks as others of its
@@ -387,32 +405,36 @@ func (l *Ledger) misfits(c *container) bool {
 }
 
 // fit brings the allocation of a running container to what it asks for, as far as there is room.
-func (l *Ledger) fit(c *container) {
-	if l.fits(c) {
-		return
+func (l *Ledger) fit(c *container) assignment {
+	switch {
+	case !l.misfits(c):
+		return assignment{Placement: l.complete(c)}
+	case c.ByKubelet:
+		return l.adopt(c, c.Placement)
 	}
-	if c.ByKubelet {
-		l.adopt(c, c.Pinning)
-	} else if err := l.reallocate(c, false); err != nil {
-		l.note(Warn, "a container cannot be allocated what it was resized to: its old allocation stays", l.fields(c), err)
-	} else if len(c.PendingResize) > 0 {
-		l.note(Warn, "a container was resized and found no room: it is allocated less than its limit", l.fields(c), nil)
+	as, err := l.reallocate(c, false)
+	decided := assignment{Placement: as}
+	if err != nil {
+		decided.notes = []Note{{Warn, "a container cannot be allocated what it was resized to: its old allocation stays", nil, err}}
+	} else if len(as.PendingResize) > 0 {
+		decided.notes = []Note{{Warn, "a container was resized and found no room: it is allocated less than its limit", nil, nil}}
 	}
+	return decided
 }
 
-// reallocate brings a container's allocation to its request: all of it where whole is set, else as far as there is room.
-func (l *Ledger) reallocate(c *container, whole bool) error {
+// reallocate brings a container's allocation to its request: all of it where whole is set, else as far as there is room. With an error the
+// container stays where it is.
+func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
 	placement, err := l.manager.Resize(l.wanted(c), whole)
 	if err != nil {
-		return err
+		return c.Placement, err
 	}
-	l.allocated(c, placement)
-	return nil
+	return c.Placement.allocated(placement), nil
 }
 
 // fitPendingResizes tries again to allocate what pending resizes lack, once anything was released.
 func (l *Ledger) fitPendingResizes() {
-	if l.manager == nil || !l.state.AnyPendingResize || l.state.Fitted == l.room() {
+	if l.manager == nil || l.state.Fitted == l.room() {
 		return
 	}
 	var pending []*container
@@ -422,13 +444,14 @@ func (l *Ledger) fitPendingResizes() {
 		}
 	}
 	for _, c := range inOrder(pending) {
-		before := c.PendingResize
 		l.hasChanged(c.pod)
-		if err := l.reallocate(c, false); err == nil && !slices.Equal(before, c.PendingResize) {
-			l.note(Info, "a container that was resized is allocated more of what it asks for", l.fields(c), nil)
+		as, err := l.reallocate(c, false)
+		decided := assignment{Placement: as}
+		if err == nil && !slices.Equal(c.PendingResize, as.PendingResize) {
+			decided.notes = []Note{{Info, "a container that was resized is allocated more of what it asks for", nil, nil}}
 		}
+		l.assign(c, decided)
 	}
-	l.state.AnyPendingResize = slices.ContainsFunc(pending, func(c *container) bool { return len(c.PendingResize) > 0 })
 	l.state.Fitted = l.room()
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -88,17 +89,16 @@ func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (me
 		return whole, err
 	}
 	part, err := l.manager.Admit(wanted)
-	part.Affinity, part.Bounded = whole.Affinity, whole.Bounded
-	l.overcommitted(c, whole)
+	part.Affinity, part.Bounded, part.Overcommitted = whole.Affinity, whole.Bounded, whole.Overcommitted
 	return part, err
 }
 
-// allocateWholeThere allocates the container's pod on the nodes that the container has, unless the pod has an allocation.
-func (l *Ledger) allocateWholeThere(c *container) (memorymanager.Placement, error) {
+// allocateWholeThere allocates the container's pod on nodes, unless the pod has an allocation.
+func (l *Ledger) allocateWholeThere(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
 	var whole memorymanager.Placement
 	if key := c.pod.key(); l.manager.PodBlocks(key) == nil {
 		var err error
-		if whole, err = l.manager.AdoptPod(l.whole(c), c.Nodes); err != nil {
+		if whole, err = l.manager.AdoptPod(l.whole(c), nodes); err != nil {
 			return whole, fmt.Errorf("adopt the pod: %w", err)
 		}
 	}
@@ -116,16 +116,20 @@ func (l *Ledger) reallocatePod(p *pod) {
 		if !c.alive() || c.ByKubelet && p.podLevel() {
 			continue
 		}
+		var over []Note
 		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.blocks(c) != nil {
 			whole, err := l.manager.AllocatePod(l.whole(c))
 			if err != nil {
 				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)
 			}
-			l.overcommitted(c, whole)
+			over = overcommitted(whole)
 		}
-		if !l.keep(c) {
-			_ = l.place(c) // refuses nothing that runs
+		decided, has := l.keep(c)
+		if !has {
+			decided, _ = l.decide(c) // refuses nothing that runs
 		}
+		decided.notes = append(over, decided.notes...)
+		l.assign(c, decided)
 	}
 }
 

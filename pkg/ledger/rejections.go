@@ -58,34 +58,32 @@ func (l *Ledger) show(rejection Rejection) {
 }
 
 // refuse notes a resize that was refused. The same one again is the same rejection.
-func (l *Ledger) refuse(c *container, err error) {
+func (l *Ledger) refuse(c *container, err error) *Refusal {
 	request := request(c)
 	if r := c.Refusal; r != nil && slices.Equal(r.Request, request) {
-		l.refuseAgain(c, textOf(err), err)
-		return
+		return l.refuseAgain(r, textOf(err), err)
 	}
-	c.Refusal = &Refusal{Rejection: l.reject(c, reasonOf(err), err, true), Request: request, Room: l.room(), Error: err.Error()}
+	return &Refusal{Rejection: l.reject(c, reasonOf(err), err, true), Request: request, Room: l.room(), Error: err.Error()}
 }
 
 // refuseAgain notes one more try of a resize that was refused, with a text of today.
-func (l *Ledger) refuseAgain(c *container, text string, err error) {
-	again := *c.Refusal
+func (l *Ledger) refuseAgain(before *Refusal, text string, err error) *Refusal {
+	again := *before
 	again.Text, again.Last = text, l.step.now
 	again.Count++
 	again.Room, again.Error = l.room(), err.Error()
-	c.Refusal = &again
 	l.show(again.Rejection)
+	return &again
 }
 
 // refusedAgain answers a resize that was refused and that nothing has made room for since; nil is another one.
-func (l *Ledger) refusedAgain(c *container) error {
+func (l *Ledger) refusedAgain(c *container) (*Refusal, error) {
 	r := c.Refusal
 	if r == nil || r.Room != l.room() || !slices.Equal(r.Request, request(c)) {
-		return nil
+		return r, nil
 	}
 	err := errors.New(r.Error)
-	l.refuseAgain(c, r.Text, err)
-	return err
+	return l.refuseAgain(r, r.Text, err), err
 }
 
 // reasonOf is the reason of an error of allocate: NotPreferred is the one that is not the memory manager's.

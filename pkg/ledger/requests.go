@@ -163,32 +163,39 @@ func (p *pod) sharedLimit() uint64 {
 	return 0
 }
 
-// findShared finds out whether the containers of a Guaranteed pod whose spec is not known share its limit: one has all of it, and another
-// one is there with it. Where each has a limit of its own, these add up to the pod's. Anything else says nothing: containers come and
-// go, and the limits of a container and its pod are not changed at one moment.
+// findShared finds out whether the containers of a pod share its limit, and places them anew where that has changed.
 func (l *Ledger) findShared(p *pod) {
-	if p.Info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
+	limited, changed := p.sharing(nil)
+	if !changed {
 		return
 	}
-	var limited []*container
+	if p.Shared = !p.Shared; p.Shared {
+		l.reallocatePod(p)
+	} else {
+		l.placeAll(limited)
+	}
+}
+
+// sharing reports whether it has changed that the containers of a Guaranteed pod whose spec is not known share its limit: one has all of
+// it, and another one is there with it. Where each has a limit of its own, these add up to the pod's. Anything else says nothing: containers
+// come and go, and the limits of a container and its pod are not changed at one moment. next is a container as it would be, nil for none.
+func (p *pod) sharing(next *container) (limited []*container, changed bool) {
+	if p.Info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
+		return nil, false
+	}
 	var sum uint64
 	whole := false
 	for _, c := range p.containers {
+		if next != nil && next.Name == c.Name {
+			c = next
+		}
 		if c.alive() && c.Limit > 0 && (c.There || c.Phase == Creating) {
 			limited = append(limited, c)
 			sum += min(c.Limit, ^uint64(0)-sum)
 			whole = whole || c.LimitIsPods
 		}
 	}
-	if len(limited) < 2 || whole == p.Shared || !whole && sum != p.MemoryLimit {
-		return
-	}
-	p.Shared = whole
-	if whole {
-		l.reallocatePod(p)
-	} else {
-		l.placeAll(limited)
-	}
+	return limited, len(limited) > 1 && whole != p.Shared && (whole || sum == p.MemoryLimit)
 }
 
 // compareLimits compares the limits of a pod's containers with the pod's, which was just said, but for those that are being changed.

@@ -74,7 +74,8 @@ func (l *Ledger) openPod(s *PodState) {
 		if c.alive() {
 			l.containers[c.ID] = c
 			if c.HasClaims {
-				_ = l.takeClaims(c) // it had them
+				c.HasClaims = false
+				l.takeClaims(c) // it had them
 			} else {
 				c.judged.names = l.state.Claims.Names(c.Claims)
 			}

@@ -47,9 +47,8 @@ type State struct {
 	// Room moves whenever the memory manager's answers may have become others, and never has an earlier value again. Within a ledger the
 	// memory manager's generation comes on top of it.
 	Room uint64
-	// Fitted is Room when pending resizes were tried last, and AnyPendingResize is false only when no resize is pending.
-	Fitted           uint64
-	AnyPendingResize bool `json:",omitempty"`
+	// Fitted is Room when pending resizes were tried last.
+	Fitted uint64
 
 	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
 	NodeMemory []deficit.Node `json:",omitempty"`
@@ -90,12 +89,10 @@ type PodState struct {
 type Slot struct {
 	Name string
 	Placement
-	// Refusal is the last resize that was refused; nil when none was.
-	Refusal *Refusal `json:",omitempty"`
 	Run
 }
 
-// Placement is where a container should have its memory.
+// Placement is where a container should have its memory. Only Ledger.assign writes that of a container.
 type Placement struct {
 	// Nodes is the cpuset.mems that is desired, by us or by the kubelet; empty when not pinned.
 	Nodes nodeset.Set `json:",omitempty"`
@@ -107,6 +104,8 @@ type Placement struct {
 	Pinning string
 	// Unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
 	Unplaced *Rejection `json:",omitempty"`
+	// Refusal is the last resize that was refused; nil when none was.
+	Refusal *Refusal `json:",omitempty"`
 }
 
 // Run is a container as the runtime knows it, from its creation to its end. A container that is started again is another Run, in

@@ -37,22 +37,27 @@ func (e UpdateContainer) apply(l *Ledger) {
 	}
 	l.seeContainers(e.Siblings)
 	old, asked, before := *c.Slot, request(c), c.promised(l.deriveRun(c).qos)
-	c.Revision++
-	c.Seq = l.step.seq
-	c.Resources = c.Resources.Updated(e.To)
-	if to := e.To.MemoryLimit; to != nil && *to != 0 { // CRI: 0 leaves the limit as it is
-		c.setLimit(limitOf(to))
-		c.LimitIsPods = limit != nil && c.hasPodLimit() // the pod's may be that of before, else
+	next := l.updated(c, e.To, limit)
+	if _, changed := p.sharing(next); changed { // nobody decides about its containers any more, or they are placed for the first time
+		c.Run = next.Run
+		l.findShared(p)
+		next = c
 	}
-	if c.Resources.CPUs != old.Resources.CPUs || e.To.CPUShares != nil {
-		c.CPUNodes = l.exclusiveCPUs(c)
+	decided, err := l.resize(next, asked, e.To)
+	run := next.Run
+	if err != nil {
+		run = old.Run
+		run.Revision, run.Seq = next.Revision, next.Seq
 	}
-	l.findShared(p)
-	if err := l.resize(c, asked, e.To); err != nil {
-		l.refused(c, old, err)
+	c.Run = run
+	l.assign(c, decided)
+	now := l.deriveRun(c)
+	if out.Err = err; err != nil {
+		if c.Refusal == nil || c.Refusal.Count == 1 { // the log has the first try
+			out.Decision = c.decision(&now)
+		}
 		return
 	}
-	now := l.deriveRun(c)
 	c.Pending = &Pending{Since: l.step.now}
 	if !same(before, now.qos) {
 		c.Pending.Before = &before
@@ -71,16 +76,21 @@ func (e UpdateContainer) apply(l *Ledger) {
 	out.Answer = adjustment
 }
 
-// refused leaves a container as it was before a resize that cannot be allocated.
-func (l *Ledger) refused(c *container, old Slot, err error) {
-	old.Refusal, old.Revision, old.Seq = c.Refusal, c.Revision, c.Seq
-	*c.Slot = old
-	out := &l.step.effects
-	out.Err = err
-	if c.Refusal == nil || c.Refusal.Count == 1 { // the log has the first try
-		now := l.deriveRun(c)
-		out.Decision = c.decision(&now)
+// updated is a container as it would be after an update, where it is now.
+func (l *Ledger) updated(c *container, to Resources, podLimit *uint64) *container {
+	slot := *c.Slot
+	next := &container{Slot: &slot, pod: c.pod, judged: c.judged}
+	next.Revision++
+	next.Seq = l.step.seq
+	next.Resources = c.Resources.Updated(to)
+	if limit := to.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
+		next.setLimit(limitOf(limit))
+		next.LimitIsPods = podLimit != nil && next.hasPodLimit() // the pod's may be that of before, else
 	}
+	if next.Resources.CPUs != c.Resources.CPUs || to.CPUShares != nil {
+		next.CPUNodes = l.exclusiveCPUs(next)
+	}
+	return next
 }
 
 // Updated lays a request over what a container has: what it does not name stays.
@@ -114,7 +124,7 @@ type FailUpdate struct {
 
 func (e FailUpdate) apply(l *Ledger) {
 	if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
-		l.updated(c)
+		l.endUpdate(c)
 	}
 }
 
@@ -129,7 +139,7 @@ func (e Settled) apply(l *Ledger) {
 	if e.ID != "" {
 		if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
 			c.Record.Unsure = FileSet{}
-			l.updated(c)
+			l.endUpdate(c)
 		}
 		return
 	}
@@ -137,14 +147,14 @@ func (e Settled) apply(l *Ledger) {
 		for _, c := range p.containers {
 			if c.Pending != nil && l.step.now.Sub(c.Pending.Since) > updateTakes {
 				l.hasChanged(p)
-				l.updated(c)
+				l.endUpdate(c)
 			}
 		}
 	}
 }
 
-// updated is the end of an update, whatever came of it: the runtime may have written its record.
-func (l *Ledger) updated(c *container) {
+// endUpdate is the end of an update, whatever came of it: the runtime may have written its record.
+func (l *Ledger) endUpdate(c *container) {
 	c.Pending = nil
 	l.look(c)
 	l.journalRecord(c)
