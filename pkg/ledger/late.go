@@ -42,7 +42,8 @@ func (l *Ledger) late(event Event, epoch uint64) error {
 // overtaken returns an error for an event that was received before the container of this name was changed, or before the container
 // with this id ended: the runtime has given it up since. c is nil where the pod has no container of the name.
 func (l *Ledger) overtaken(c *container, id string) error {
-	if l.step.seq != 0 && (c != nil && l.step.seq < c.Seq || l.step.seq < l.state.EndedContainers.seq(id)) {
+	ended, _ := l.state.EndedContainers.seq(id)
+	if l.step.seq != 0 && (c != nil && l.step.seq < c.Seq || l.step.seq < ended) {
 		return fmt.Errorf("container %s: %w", id, errOvertaken)
 	}
 	return nil

@@ -93,7 +93,7 @@ func (l *Ledger) endSandbox(p *pod) {
 
 // podOf returns the pod of an event, made when it is new.
 func (l *Ledger) podOf(received Pod) (*pod, error) {
-	if l.state.StoppedSandboxes.has(received.ID) {
+	if l.stopped(received.ID) {
 		l.step.effects.Forget = append(l.step.effects.Forget, received.Ref())
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, errStopped)
 	}
@@ -162,6 +162,12 @@ func (p *pod) runsIn(sandbox string) {
 type Brought struct {
 	Annotations config.PodAnnotations
 	Claims      pods.Claims
+}
+
+// stopped reports whether a sandbox has ended.
+func (l *Ledger) stopped(id string) bool {
+	_, stopped := l.state.StoppedSandboxes.seq(id)
+	return stopped
 }
 
 // read is what a pod's annotations say.

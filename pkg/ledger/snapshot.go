@@ -10,7 +10,7 @@ import (
 func (l *Ledger) Snapshot() State {
 	s := l.state
 	s.Claims, s.Raises = maps.Clone(s.Claims), maps.Clone(s.Raises)
-	s.StoppedSandboxes, s.EndedContainers = s.StoppedSandboxes.clone(), s.EndedContainers.clone()
+	s.StoppedSandboxes, s.EndedContainers = slices.Clone(s.StoppedSandboxes), slices.Clone(s.EndedContainers)
 	s.Parents, s.Counters = slices.Clone(s.Parents), l.Counters()
 	s.Pods = make([]*PodState, len(l.state.Pods))
 	for i, p := range l.state.Pods {

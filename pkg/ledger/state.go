@@ -1,9 +1,6 @@
 package ledger
 
 import (
-	"encoding/json"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -208,10 +205,7 @@ func (s Standing) named(name string) Condition {
 
 // Recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by. Its JSON is a list, the
 // oldest first.
-type Recent struct {
-	ids  []recentID        // the oldest first
-	seqs map[string]uint64 // the same as an index
-}
+type Recent []recentID
 
 type recentID struct {
 	ID  string
@@ -222,46 +216,22 @@ type recentID struct {
 const recentSize = 1024
 
 func (r *Recent) add(id string, seq uint64) {
-	if id == "" || r.has(id) {
+	if _, known := r.seq(id); known || id == "" {
 		return
 	}
-	if r.seqs == nil {
-		r.seqs = map[string]uint64{}
+	if *r = append(*r, recentID{id, seq}); len(*r) > recentSize {
+		*r = (*r)[1:]
 	}
-	if len(r.ids) == recentSize {
-		delete(r.seqs, r.ids[0].ID)
-		r.ids = r.ids[1:]
-	}
-	r.ids = append(r.ids, recentID{id, seq})
-	r.seqs[id] = seq
 }
 
-func (r *Recent) has(id string) bool {
-	_, known := r.seqs[id]
-	return known
-}
-
-// seq is the one with which an id was added; 0 for one that was not.
-func (r *Recent) seq(id string) uint64 { return r.seqs[id] }
-
-func (r *Recent) clone() Recent {
-	return Recent{slices.Clone(r.ids), maps.Clone(r.seqs)}
-}
-
-// MarshalJSON writes the ids, the oldest first.
-func (r Recent) MarshalJSON() ([]byte, error) { return json.Marshal(r.ids) }
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (r *Recent) UnmarshalJSON(data []byte) error {
-	var ids []recentID
-	if err := json.Unmarshal(data, &ids); err != nil {
-		return err
+// seq is the one with which an id was added; false for one that was not.
+func (r Recent) seq(id string) (uint64, bool) {
+	for _, ended := range r {
+		if ended.ID == id {
+			return ended.Seq, true
+		}
 	}
-	*r = Recent{}
-	for _, ended := range ids {
-		r.add(ended.ID, ended.Seq)
-	}
-	return nil
+	return 0, false
 }
 
 // pod is a living pod with what follows from it.

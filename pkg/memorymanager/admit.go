@@ -236,14 +236,22 @@ func (m *Manager) fill(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 	return bytes
 }
 
-// readmit is the answer to a container that has its allocation, which it keeps where its CPUs and devices may be with it.
+// readmit is the answer to a container that has its allocation.
 func (m *Manager) readmit(c Container, existing *container) (Placement, error) {
-	hint, rejected := m.regenerated(c, existing.blocks)
+	placement, err := m.kept(c, existing.blocks)
+	if err == nil {
+		existing.kind = c.Kind
+	}
+	return placement, err
+}
+
+// kept is the answer to a container or pod that has its allocation, which it keeps where its CPUs and devices may be with it.
+func (m *Manager) kept(c Container, blocks []Block) (Placement, error) {
+	hint, rejected := m.regenerated(c, blocks)
 	if rejected != nil {
 		return Placement{}, rejected
 	}
-	existing.kind = c.Kind
-	return Placement{Affinity: hint, Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true}, nil
+	return Placement{Affinity: hint, Blocks: copied(blocks), Nodes: span(blocks), Existing: true}, nil
 }
 
 // part is the answer to a container whose memory is a part of its pod's. AllocatePod has given it, and nothing but the end

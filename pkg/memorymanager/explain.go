@@ -153,8 +153,8 @@ func (m *Manager) Clone() *Manager {
 		own := *c // what containers have is in arrays of its own
 		spare.columns[i] = &own
 	}
-	spare.pods, spare.list, spare.sorted = make(map[string]*pod, len(m.pods)), make([]*pod, len(m.pods)), true
-	for at, p := range m.byUID() {
+	spare.pods, spare.list = make(map[string]*pod, len(m.pods)), make([]*pod, len(m.list))
+	for at, p := range m.list {
 		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers), blocks: slices.Clone(p.blocks)}
 		for i := range own.containers {
 			own.containers[i].blocks = slices.Clone(own.containers[i].blocks)

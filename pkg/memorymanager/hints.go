@@ -26,8 +26,6 @@ type hints struct {
 	// byDistance is set where the closest is the best of hints of one size.
 	byDistance bool
 	decided    [2]ranked // what the strategy took, and what it took it before; empty when it did not decide
-
-	columnBuf [maxTypes]*column
 }
 
 var _ topologymanager.Hints = (*hints)(nil)
@@ -35,8 +33,7 @@ var _ topologymanager.Hints = (*hints)(nil)
 // hintsFor prepares the hints of a request. A type that no node has makes it impossible; that is reported as false.
 func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
 	h := &m.hints
-	*h = hints{m: m, pod: pod, unused: m.unused, lists: 1, budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
-	h.columns = h.columnBuf[:0]
+	*h = hints{m: m, pod: pod, columns: h.columns[:0], unused: m.unused, lists: 1, budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
 	for t, amount := range request {
 		c := m.column(amount.Type)
 		if c == nil {

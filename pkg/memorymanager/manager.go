@@ -33,9 +33,8 @@ type Manager struct {
 
 	nodeGroups
 
-	pods   map[string]*pod
-	list   []*pod // the same, and some that are gone; byUID sorts it
-	sorted bool
+	pods map[string]*pod
+	list []*pod // the same, sorted by UID
 
 	hints      hints
 	shares     shares
@@ -73,8 +72,9 @@ type pod struct {
 	blocks []Block
 	// affinity is what AdmitPod decided.
 	affinity *topologymanager.Hint
-	gone     bool
 }
+
+func (p *pod) compare(uid string) int { return cmp.Compare(p.uid, uid) }
 
 type container struct {
 	name   string
@@ -170,35 +170,19 @@ func (m *Manager) container(pod, name string) *container {
 func (m *Manager) pod(uid string) *pod {
 	p := m.pods[uid]
 	if p == nil {
-		if len(m.list) > 64+2*len(m.pods) {
-			m.byUID()
-		}
 		p = &pod{uid: uid}
-		m.pods[uid], m.list, m.sorted = p, append(m.list, p), false
+		at, _ := slices.BinarySearchFunc(m.list, uid, (*pod).compare)
+		m.pods[uid], m.list = p, slices.Insert(m.list, at, p)
 	}
 	return p
 }
 
 // forget drops a pod's record once nothing is left in it.
 func (m *Manager) forget(p *pod) {
-	if len(p.containers) > 0 || p.affinity != nil {
-		return
+	if at, there := slices.BinarySearchFunc(m.list, p.uid, (*pod).compare); there && len(p.containers) == 0 && p.affinity == nil {
+		m.list = slices.Delete(m.list, at, at+1)
+		delete(m.pods, p.uid)
 	}
-	p.gone = true
-	delete(m.pods, p.uid)
-	if m.sorted = false; m.list[len(m.list)-1] == p {
-		m.list = m.list[:len(m.list)-1]
-	}
-}
-
-// byUID returns the pods sorted.
-func (m *Manager) byUID() []*pod {
-	if !m.sorted {
-		m.list = slices.DeleteFunc(m.list, func(p *pod) bool { return p.gone })
-		slices.SortFunc(m.list, func(a, b *pod) int { return cmp.Compare(a.uid, b.uid) }) // most are in order
-		m.sorted = true
-	}
-	return m.list
 }
 
 // Generation changes with every change of the state.
@@ -227,11 +211,10 @@ func (m *Manager) Bounded() uint64 { return m.bounded }
 
 // Blocks returns a container's allocations sorted by type; nil when it has none. PerNode is left out.
 func (m *Manager) Blocks(pod, container string) []Block {
-	c := m.container(pod, container)
-	if c == nil {
-		return nil
+	if c := m.container(pod, container); c != nil {
+		return copied(c.blocks)
 	}
-	return copied(c.blocks)
+	return nil
 }
 
 // span are the nodes that a pod has allocations on.

@@ -61,9 +61,6 @@ func (m *Manager) podOf(p Pod, nodes nodeset.Set) *pod {
 
 // AdoptPod allocates a pod that was found running on these nodes as it is: see Adopt.
 func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
-	if cause := p.Whole.Request.invalid(); cause != "" {
-		return Placement{}, m.reject(p.Whole, InvalidRequest, cause)
-	}
 	if err := m.adoptable(p.Whole, nodes); err != nil {
 		return Placement{}, err
 	}
@@ -75,18 +72,17 @@ func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
 
 // keep is the answer to a pod that has its allocation.
 func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
-	hint, rejected := m.regenerated(p.Whole, known.blocks)
-	if rejected != nil {
-		return Placement{}, rejected
+	placement, err := m.kept(p.Whole, known.blocks)
+	if err != nil {
+		return placement, err
 	}
-	nodes := span(known.blocks)
-	for _, part := range p.parts(nodes) {
+	for _, part := range p.parts(placement.Nodes) {
 		if known.index(part.name) < 0 {
 			known.containers = append(known.containers, part)
 			m.hasChanged(known.uid)
 		}
 	}
-	return Placement{Affinity: hint, Blocks: copied(known.blocks), Nodes: nodes, Existing: true}, nil
+	return placement, nil
 }
 
 // PodBlocks returns a pod's own allocation, sorted by type; nil when it has none. PerNode is left out.

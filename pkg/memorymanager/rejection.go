@@ -145,20 +145,14 @@ func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 // rejectNodes rejects a container for what the nodes have free, which it lists.
 func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
-	r.Nodes = m.rooms(m.all, c.Request, func(id int, amount Amount) Room { return m.room(nodeset.Of(id), c, amount) })
-	return r
-}
-
-// rooms are what each of these nodes has of a request.
-func (m *Manager) rooms(nodes nodeset.Set, request Request, room func(id int, amount Amount) Room) (rooms []NodeRoom) {
-	for id := range nodes.All() {
+	for id := range m.all.All() {
 		node := NodeRoom{Node: id, Group: m.groups[id]}
-		for _, amount := range request {
-			node.Room = append(node.Room, room(id, amount))
+		for _, amount := range c.Request {
+			node.Room = append(node.Room, m.room(nodeset.Of(id), c, amount))
 		}
-		rooms = append(rooms, node)
+		r.Nodes = append(r.Nodes, node)
 	}
-	return rooms
+	return r
 }
 
 // room is what nodes have of an amount that a container asks for.

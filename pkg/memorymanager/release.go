@@ -133,7 +133,7 @@ func (m *Manager) groupsOfMany() iter.Seq[nodeset.Set] {
 // blocks yields every block that the node map counts, in the order of pods.
 func (m *Manager) blocks() iter.Seq[*Block] {
 	return func(yield func(*Block) bool) {
-		for _, p := range m.byUID() {
+		for _, p := range m.list {
 			for b := range p.counted() {
 				if !yield(b) {
 					return

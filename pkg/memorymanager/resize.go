@@ -28,7 +28,8 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if !known {
 		return Placement{}, m.reject(c, ResizeInfeasible, m.missing(c.Request))
 	}
-	if !m.hold(nodes, c.Request.beyond(existing.blocks).on(nodes)) {
+	lacks := func(more Amount) bool { return m.column(more.Type).freeOf(nodes) < more.Bytes }
+	if slices.ContainsFunc(c.Request.beyond(existing.blocks), lacks) {
 		wider, cause := m.widen(c, h, existing.blocks, nodes)
 		switch {
 		case cause == "":
@@ -139,9 +140,6 @@ func (m *Manager) rewrite(pod string, c *container, blocks []Block) {
 // for a request or nodes that can not be allocated.
 func (m *Manager) Adopt(pod, name string, request Request, nodes nodeset.Set) (Placement, error) {
 	c := Container{Pod: pod, Name: name, Request: request}
-	if cause := request.invalid(); cause != "" {
-		return Placement{}, m.reject(c, InvalidRequest, cause)
-	}
 	if err := m.adoptable(c, nodes); err != nil {
 		return Placement{}, err
 	}
@@ -172,6 +170,9 @@ func (m *Manager) adopted(pod string, blocks []Block) Placement {
 
 // adoptable refuses what can not be allocated on these nodes.
 func (m *Manager) adoptable(c Container, nodes nodeset.Set) error {
+	if cause := c.Request.invalid(); cause != "" {
+		return m.reject(c, InvalidRequest, cause)
+	}
 	if nodes.Empty() || !nodes.SubsetOf(m.all) {
 		return fmt.Errorf("adopt %s: nodes %q are not all of this machine's %s", c.named(), nodes, m.all)
 	}
@@ -217,8 +218,3 @@ func (m *Manager) shortages(nodes nodeset.Set, tolerance uint64) (shortages []No
 }
 
 func sameBlock(a, b Block) bool { return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size }
-
-// hold reports whether nodes have as much free as blocks need.
-func (m *Manager) hold(nodes nodeset.Set, blocks []Block) bool {
-	return !slices.ContainsFunc(blocks, func(b Block) bool { return m.column(b.Type).freeOf(nodes) < b.Size })
-}

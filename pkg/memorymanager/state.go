@@ -44,7 +44,7 @@ func (m *Manager) State() State {
 
 // podEntries returns the pods' own allocations, sorted by pod.
 func (m *Manager) podEntries() (entries []PodEntry) {
-	for _, p := range m.byUID() {
+	for _, p := range m.list {
 		if p.blocks != nil {
 			entries = append(entries, PodEntry{Pod: p.uid, Blocks: slices.Clone(p.blocks)})
 		}
@@ -66,7 +66,7 @@ func (m *Manager) Grouped() (entries []Entry, pods []PodEntry) {
 
 // entries returns the allocations of some containers, sorted by pod and container.
 func (m *Manager) entries(wanted func(*container) bool) (entries []Entry) {
-	for _, p := range m.byUID() {
+	for _, p := range m.list {
 		first := len(entries)
 		for i := range p.containers {
 			if c := &p.containers[i]; wanted(c) {
