@@ -133,20 +133,15 @@ func inOrder(containers []*container) []*container {
 // resize brings a container's allocation from what it asked for before to its new resources. The error refuses the change, which is one
 // that asks for more: a container whose resize is pending may ask for less, or for something else. The container stays where it is then.
 func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources) (assignment, error) {
-	as := c.Placement
 	switch {
 	case l.manager == nil, c.ByKubelet && to.Mems == "" && c.Limit == 0:
-		return assignment{Placement: as}, nil
+		return assignment{Placement: c.Placement}, nil
 	case c.ByKubelet && l.unpinnable(c) == "":
-		return l.adopt(c, c.byKubelet(as)), nil
+		return l.adopt(c, c.byKubelet(c.Placement)), nil
 	case c.ByKubelet:
-		return assignment{Placement: c.byKubelet(as)}, nil
+		return assignment{Placement: c.byKubelet(c.Placement)}, nil
 	case !l.misfits(c):
 		return assignment{Placement: l.complete(c)}, nil
-	}
-	if again, err := l.refusedAgain(c); err != nil {
-		as.Refusal = again
-		return assignment{Placement: as}, err
 	}
 	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
 	decided, err := l.reallocate(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))

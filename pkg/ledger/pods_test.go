@@ -63,25 +63,6 @@ func TestRaisesOfAnEarlierRun(t *testing.T) {
 	}
 }
 
-func TestTheContainerOfACgroup(t *testing.T) {
-	l := newLedger(t, "")
-	l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi))
-	l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "side", claimGi))
-	astray := claimed(claimPod("web", ""), "astray", claimGi)
-	astray.Container.CgroupsPath = "/elsewhere"
-	l.Step(time.Unix(1, 0), astray)
-	view := l.View()
-	for cgroup, want := range map[string]string{"kubepods/podweb/web-side": "web side", "kubepods/podweb/web-init": "none", "": "none"} {
-		got := "none"
-		if pod, c := view.ContainerAt(cgroup); c != nil {
-			got = pod.Name + " " + c.Name
-		}
-		if got != want {
-			t.Errorf("%q: %s, want %s", cgroup, got, want)
-		}
-	}
-}
-
 // A driver reads what a pod brings without its lock, while a configuration or a machine is put in force under it: see go test -race.
 func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
 	l := newLedger(t, "")

@@ -23,10 +23,6 @@ const RejectionsKept = 64
 type Refusal struct {
 	Rejection
 	Request memorymanager.Request
-	// Room is State.Room with the memory manager's generation: as long as it is the same, so is the answer.
-	Room uint64
-	// Error is that answer.
-	Error string
 }
 
 // reject notes a container that could not be placed as asked.
@@ -57,33 +53,17 @@ func (l *Ledger) show(rejection Rejection) {
 	l.state.Rejections = rejections[:min(len(rejections), RejectionsKept)]
 }
 
-// refuse notes a resize that was refused. The same one again is the same rejection.
+// refuse notes a resize that was refused. The same one again is the same rejection, with a text of today.
 func (l *Ledger) refuse(c *container, err error) *Refusal {
 	request := request(c)
-	if r := c.Refusal; r != nil && slices.Equal(r.Request, request) {
-		return l.refuseAgain(r, textOf(err), err)
+	if c.Refusal == nil || !slices.Equal(c.Refusal.Request, request) {
+		return &Refusal{l.reject(c, reasonOf(err), err, true), request}
 	}
-	return &Refusal{Rejection: l.reject(c, reasonOf(err), err, true), Request: request, Room: l.room(), Error: err.Error()}
-}
-
-// refuseAgain notes one more try of a resize that was refused, with a text of today.
-func (l *Ledger) refuseAgain(before *Refusal, text string, err error) *Refusal {
-	again := *before
-	again.Text, again.Last = text, l.step.now
+	again := *c.Refusal
+	again.Text, again.Last = textOf(err), l.step.now
 	again.Count++
-	again.Room, again.Error = l.room(), err.Error()
 	l.show(again.Rejection)
 	return &again
-}
-
-// refusedAgain answers a resize that was refused and that nothing has made room for since; nil is another one.
-func (l *Ledger) refusedAgain(c *container) (*Refusal, error) {
-	r := c.Refusal
-	if r == nil || r.Room != l.room() || !slices.Equal(r.Request, request(c)) {
-		return r, nil
-	}
-	err := errors.New(r.Error)
-	return l.refuseAgain(r, r.Text, err), err
 }
 
 // reasonOf is the reason of an error of allocate: NotPreferred is the one that is not the memory manager's.

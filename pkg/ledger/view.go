@@ -57,16 +57,6 @@ func (v *View) Kubepods() string {
 	return v.Ancestors[0].Cgroup
 }
 
-// ContainerAt is the container with a cgroup, and its pod; nil where there is none.
-func (v *View) ContainerAt(cgroup string) (*PodView, *ContainerView) {
-	for pod, c := range v.Containers() {
-		if c.Cgroup == cgroup && cgroup != "" {
-			return pod, c
-		}
-	}
-	return nil, nil
-}
-
 // Containers are those of all pods, with their pods.
 func (v *View) Containers() iter.Seq2[*PodView, *ContainerView] {
 	return func(yield func(*PodView, *ContainerView) bool) {

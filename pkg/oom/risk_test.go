@@ -78,8 +78,11 @@ func TestRisksAreSeen(t *testing.T) {
 			h.look(r, noon.Add(time.Second))
 			got := ""
 			for dir := range r.Risks() {
-				_, c := h.view.ContainerAt(dir)
-				got += c.Name
+				for _, c := range h.view.Containers() {
+					if c.Cgroup == dir {
+						got += c.Name
+					}
+				}
 			}
 			if got != test.want {
 				t.Errorf("at risk: %q, want %q", got, test.want)
