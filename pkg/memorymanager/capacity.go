@@ -24,8 +24,6 @@ type column struct {
 	descending []int
 	// top[k] is the sum of the k largest allocatable.
 	top []uint64
-	// uniform is set when all nodes have the same allocatable.
-	uniform bool
 }
 
 // free is what may be allocated on a node.
@@ -47,9 +45,6 @@ func (c *column) freeOf(nodes nodeset.Set) (sum uint64) {
 
 // largest is the sum of the r largest allocatable among nodes.
 func (c *column) largest(nodes nodeset.Set, r int) (sum uint64) {
-	if c.uniform {
-		return uint64(r) * c.allocatable[nodes.First()]
-	}
 	for _, id := range c.descending {
 		if r == 0 {
 			break
@@ -160,7 +155,6 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 func (c *column) index(all nodeset.Set) error {
 	c.descending = all.IDs()
 	slices.SortStableFunc(c.descending, func(a, b int) int { return cmp.Compare(c.allocatable[b], c.allocatable[a]) })
-	c.uniform = c.allocatable[c.descending[0]] == c.allocatable[c.descending[len(c.descending)-1]]
 	c.top = make([]uint64, 1, len(c.descending)+1)
 	var total uint64
 	for k, id := range c.descending {

@@ -118,31 +118,36 @@ func (r Request) less(taken Request) Request {
 	return left
 }
 
-// parts are the containers with their blocks. A container that shares the pool has all of the budget that those with a
-// request of their own leave. An init container that ends before the others run has what the sidecars before it leave, and
-// takes nothing from anybody.
-func (p Pod) parts(nodes nodeset.Set) (parts []container) {
-	pool := p.Whole.Request
+// requests are what the containers have of the pod's. A container that shares the pool has all of the budget that those with a request of
+// their own leave. An init container that ends before the others run has what the sidecars before it leave, and takes nothing from anybody.
+func (p Pod) requests() []Request {
+	pool, left := p.Whole.Request, p.Whole.Request
 	for _, c := range p.Containers {
 		if c.Kind != memoryqos.Init {
 			pool = pool.less(c.Request)
 		}
 	}
-	left := p.Whole.Request
-	for _, c := range p.Containers {
-		request := c.Request
+	requests := make([]Request, len(p.Containers))
+	for i, c := range p.Containers {
 		switch {
-		case len(request) > 0:
-			if c.Kind == memoryqos.Sidecar {
-				left = left.less(request)
+		case len(c.Request) > 0:
+			if requests[i] = c.Request; c.Kind == memoryqos.Sidecar {
+				left = left.less(c.Request)
 			}
 		case c.Kind == memoryqos.Init:
-			request = left
+			requests[i] = left
 		default:
-			request = pool
+			requests[i] = pool
 		}
+	}
+	return requests
+}
+
+// parts are the containers with their blocks.
+func (p Pod) parts(nodes nodeset.Set) (parts []container) {
+	for i, request := range p.requests() {
 		if blocks := request.some(nodes); blocks != nil {
-			parts = append(parts, container{name: c.Name, kind: c.Kind, blocks: blocks})
+			parts = append(parts, container{name: p.Containers[i].Name, kind: p.Containers[i].Kind, blocks: blocks})
 		}
 	}
 	return parts
@@ -150,26 +155,19 @@ func (p Pod) parts(nodes nodeset.Set) (parts []container) {
 
 // emptyPool says why the pool of containers without a request of their own would be empty; "" where it is not, or nobody
 // shares it.
-func (p Pod) emptyPool() string {
-	left, shared := p.Whole.Request, false
-	for _, c := range p.Containers {
-		switch {
-		case c.Kind == memoryqos.Init && len(c.Request) > 0: // it has ended when the others run
-		case len(c.Request) > 0:
-			left = left.less(c.Request)
+func (p Pod) emptyPool() (cause string) {
+	for i, request := range p.requests() {
+		name, empty := request.exhausted()
+		switch c := p.Containers[i]; {
+		case !empty || len(c.Request) > 0:
 		case c.Kind == memoryqos.Init:
-			if name, empty := left.exhausted(); empty {
-				return fmt.Sprintf("the sidecars before the init container %s request all of the pod's %s, and it has no request of its own",
-					c.Name, name)
-			}
+			return fmt.Sprintf("the sidecars before the init container %s request all of the pod's %s, and it has no request of its own",
+				c.Name, name)
 		default:
-			shared = true
+			cause = fmt.Sprintf("the containers' own requests are all of the pod's %s, which leaves nothing to the containers without one", name)
 		}
 	}
-	if name, empty := left.exhausted(); empty && shared {
-		return fmt.Sprintf("the containers' own requests are all of the pod's %s, which leaves nothing to the containers without one", name)
-	}
-	return ""
+	return cause
 }
 
 // exhausted returns a type of which nothing is left.
