@@ -51,16 +51,16 @@ func (l *Ledger) refreshPodViews() {
 	if l.manager == nil {
 		return
 	}
-	entries, pods := l.manager.Grouped()
-	for _, entry := range entries {
+	allocated := l.manager.State()
+	for _, entry := range allocated.Entries {
 		if p := l.pods[entry.Pod]; p != nil {
 			p.view = p.view.with(entry)
 		}
 	}
-	for _, entry := range pods {
+	for _, entry := range allocated.Pods {
 		if p := l.pods[entry.Pod]; p != nil && !slices.EqualFunc(p.view.Blocks, entry.Blocks, sameBlock) {
 			changed := *p.view
-			changed.Blocks = ownAmounts(entry.Blocks)
+			changed.Blocks = entry.Blocks
 			p.view = &changed
 		}
 	}
@@ -68,52 +68,31 @@ func (l *Ledger) refreshPodViews() {
 
 // with is the view with these blocks of a container; the view itself where it has them already.
 func (v *PodView) with(entry memorymanager.Entry) *PodView {
-	if !slices.ContainsFunc(v.Containers, func(c ContainerView) bool {
-		return c.Name == entry.Container && !slices.EqualFunc(c.Blocks, entry.Blocks, sameBlock)
-	}) {
+	i := slices.IndexFunc(v.Containers, func(c ContainerView) bool { return c.Name == entry.Container })
+	if i < 0 || slices.EqualFunc(v.Containers[i].Blocks, entry.Blocks, sameBlock) {
 		return v
 	}
 	changed := *v
 	changed.Containers = slices.Clone(v.Containers)
-	for i := range changed.Containers {
-		if c := &changed.Containers[i]; c.Name == entry.Container {
-			c.Blocks = ownAmounts(entry.Blocks)
-		}
-	}
+	changed.Containers[i].Blocks = entry.Blocks
 	return &changed
-}
-
-// ownAmounts copies blocks with their amounts: the entries of all pods share one array.
-func ownAmounts(blocks []memorymanager.Block) []memorymanager.Block {
-	blocks = slices.Clone(blocks)
-	for i := range blocks {
-		blocks[i].PerNode = slices.Clone(blocks[i].PerNode)
-	}
-	return blocks
 }
 
 func sameBlock(a, b memorymanager.Block) bool {
 	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && slices.Equal(a.PerNode, b.PerNode)
 }
 
-// onOneNode fills in where the bytes of blocks are that have but one node; refreshPodViews does it for the others.
-func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
-	for i := range blocks {
-		if b := &blocks[i]; b.Nodes.Len() == 1 && b.Size > 0 {
-			b.PerNode = []memorymanager.NodeAmount{{Node: b.Nodes.First(), Bytes: b.Size}}
-		}
-	}
-	return blocks
-}
-
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
-		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
+		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)),
 		Fresh: p.Fresh, Request: l.sums(p, p.derived.runs).PodRequest,
 	}
 	for _, problem := range p.problems {
 		view.Problems = append(view.Problems, problem.Message)
+	}
+	if l.manager != nil {
+		view.Blocks = l.manager.PodBlocks(view.UID)
 	}
 	for i, c := range p.containers {
 		r := &p.derived.runs[i]
@@ -133,9 +112,6 @@ func (l *Ledger) podView(p *pod) *PodView {
 		if l.manager != nil {
 			shown.Blocks = l.manager.Blocks(view.UID, c.Name)
 			shown.Farther = l.manager.Farther(memorymanager.Container{CPUs: c.CPUNodes, Devices: c.Devices}, nodesOf(shown.Blocks))
-			if view.Blocks == nil {
-				onOneNode(shown.Blocks)
-			}
 			shown.Shared = view.Blocks != nil && len(request(c)) == 0
 		}
 		if len(c.Claims) > 0 {

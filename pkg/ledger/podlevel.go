@@ -132,11 +132,3 @@ func (l *Ledger) reallocatePod(p *pod) {
 		l.assign(c, decided)
 	}
 }
-
-// podBlocks is the pod's own allocation with the bytes on its node; refreshPodViews says it for those on several.
-func (l *Ledger) podBlocks(p *pod) []memorymanager.Block {
-	if l.manager == nil {
-		return nil
-	}
-	return onOneNode(l.manager.PodBlocks(p.key()))
-}

@@ -1,7 +1,5 @@
 package memorymanager
 
-import "slices"
-
 // PodAllocations are all that a pod has, for a checkpoint of one decision. PerNode is left out: State has it, and so have
 // the reserved bytes of Nodes.
 type PodAllocations struct {
@@ -19,15 +17,8 @@ func (p PodAllocations) Empty() bool { return p.Blocks == nil && len(p.Entries) 
 // Allocations returns a pod's allocations.
 func (m *Manager) Allocations(uid string) PodAllocations {
 	has := PodAllocations{Pod: uid, Blocks: m.PodBlocks(uid)}
-	p := m.pods[uid]
-	if p == nil {
-		return has
+	if p := m.pods[uid]; p != nil {
+		has.Entries = p.entries(copied)
 	}
-	has.Entries = make([]Entry, 0, len(p.containers))
-	for i := range p.containers {
-		c := &p.containers[i]
-		has.Entries = append(has.Entries, Entry{Pod: uid, Container: c.name, Blocks: copied(c.blocks)})
-	}
-	slices.SortFunc(has.Entries, byContainer)
 	return has
 }

@@ -3,7 +3,6 @@ package memorymanager
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -37,56 +36,32 @@ func (m *Manager) Nodes() []NodeState {
 
 // State returns a deep copy of nodes and allocations.
 func (m *Manager) State() State {
-	s := State{Nodes: m.Nodes(), Entries: m.entries(func(*container) bool { return true }), Pods: m.podEntries()}
+	s := State{Nodes: m.Nodes()}
+	for _, p := range m.list {
+		if p.blocks != nil {
+			s.Pods = append(s.Pods, PodEntry{Pod: p.uid, Blocks: slices.Clone(p.blocks)})
+		}
+		s.Entries = append(s.Entries, p.entries(slices.Clone[[]Block])...)
+	}
 	m.attribute(s.Entries, s.Pods)
 	return s
 }
 
-// podEntries returns the pods' own allocations, sorted by pod.
-func (m *Manager) podEntries() (entries []PodEntry) {
-	for _, p := range m.list {
-		if p.blocks != nil {
-			entries = append(entries, PodEntry{Pod: p.uid, Blocks: slices.Clone(p.blocks)})
-		}
+// entries are a pod's containers, sorted by name, with copies of their blocks.
+func (p *pod) entries(copied func([]Block) []Block) []Entry {
+	entries := make([]Entry, len(p.containers))
+	for i, c := range p.containers {
+		entries[i] = Entry{Pod: p.uid, Container: c.name, Blocks: copied(c.blocks)}
 	}
+	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Container, b.Container) })
 	return entries
 }
-
-// Grouped returns the allocations of the containers and pods that span several NUMA nodes, sorted by pod and container, with
-// PerNode as State has it. An allocation or a release in a group may change the PerNode of each container in it.
-func (m *Manager) Grouped() (entries []Entry, pods []PodEntry) {
-	for range m.groupsOfMany() {
-		entries = m.entries(func(c *container) bool { return m.overlaps || span(c.blocks).Len() > 1 })
-		pods = slices.DeleteFunc(m.podEntries(), func(e PodEntry) bool { return span(e.Blocks).Len() == 1 })
-		m.attribute(entries, pods)
-		break
-	}
-	return entries, pods
-}
-
-// entries returns the allocations of some containers, sorted by pod and container.
-func (m *Manager) entries(wanted func(*container) bool) (entries []Entry) {
-	for _, p := range m.list {
-		first := len(entries)
-		for i := range p.containers {
-			if c := &p.containers[i]; wanted(c) {
-				entries = append(entries, Entry{Pod: p.uid, Container: c.name, Blocks: slices.Clone(c.blocks)})
-			}
-		}
-		slices.SortFunc(entries[first:], byContainer)
-	}
-	return entries
-}
-
-func byContainer(a, b Entry) int { return strings.Compare(a.Container, b.Container) }
 
 // attribute says for every block on which nodes its bytes are allocated, so that they add up to what the nodes have allocated.
 // The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block;
-// only blocks of mixed groups know it. Entries with a block of a group must have all blocks of that group. A part of a pod's
-// allocation has bytes on no node of its own, unless it is on one alone.
+// only blocks of mixed groups know it. A part of a pod's allocation has bytes on no node of its own, unless it is on one alone.
 func (m *Manager) attribute(entries []Entry, pods []PodEntry) {
 	var blocks []*Block
-	amounts := 0
 	add := func(list []Block) {
 		for i := range list {
 			b := &list[i]
@@ -95,7 +70,6 @@ func (m *Manager) attribute(entries []Entry, pods []PodEntry) {
 				continue
 			}
 			blocks = append(blocks, b)
-			amounts += b.Nodes.Len()
 		}
 	}
 	for i := range pods {
@@ -113,17 +87,16 @@ func (m *Manager) attribute(entries []Entry, pods []PodEntry) {
 	for _, c := range m.columns {
 		left = append(left, c.allocated)
 	}
-	backing := make([]NodeAmount, 0, amounts)
 	for _, b := range blocks {
 		t := slices.IndexFunc(m.columns, func(c *column) bool { return c.name == b.Type })
-		rest, first := b.Size, len(backing)
+		rest := b.Size
+		b.PerNode = nil
 		for id := range b.Nodes.All() {
 			if part := min(rest, left[t][id]); part > 0 {
-				backing = append(backing, NodeAmount{Node: id, Bytes: part})
+				b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: part})
 				left[t][id] -= part
 				rest -= part
 			}
 		}
-		b.PerNode = backing[first:len(backing):len(backing)]
 	}
 }

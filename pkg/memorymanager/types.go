@@ -67,7 +67,7 @@ type Block struct {
 	Type  MemoryType  `json:"type"`
 	// Size is in bytes; the block of a finished init container shrinks as later containers take its memory over.
 	Size uint64 `json:"size"`
-	// PerNode says where the bytes are allocated. Only State and Grouped have it, where its sums over all blocks are what the
+	// PerNode says where the bytes are allocated. Only State has it, where its sums over all blocks are what the
 	// nodes have allocated: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
 	// A state that comes from a kubelet has none.
 	PerNode NodeAmounts `json:"perNode"`
