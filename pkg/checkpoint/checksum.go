@@ -10,12 +10,12 @@ import (
 
 // appendText appends the text under the kubelet's checksum of layouts V1 and V2: its types as Go syntax, the way k8s.io/utils/dump.ForHash
 // prints them, with a checksum of 0 at the end. Keys are sorted, numbers as numbers.
-func appendText(b []byte, format Format, policy string, s memorymanager.State) []byte {
+func (t texts) appendText(b []byte, format Format, policy string) []byte {
 	b = append(append(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)"...), validUTF8(policy)...)
-	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', s.Nodes, appendNodeText)
-	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', containers(s), appendPodText)
+	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', t.Nodes, appendNodeText)
+	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', t.pods, func(b []byte, p podText) []byte { return append(b, p.text...) })
 	if format == V2 {
-		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', s.Pods, appendPodEntryText)
+		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', t.Pods, appendPodEntryText)
 	}
 	return append(b, "]"+textEnd...)
 }

@@ -12,32 +12,53 @@ import (
 // How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
 // are left out. They are written where the nodes do not show it, because containers are allocated beyond what a node has: in a key of
 // each block, "perNode", and a key "perNodeChecksum" at the end. The kubelet skips both.
-func Encode(policy string, s memorymanager.State) []byte { return appendFile(nil, "", policy, s) }
+func Encode(policy string, s memorymanager.State) []byte {
+	return textsOf(withAmountsNeeded(s)).appendFile(nil, "", policy)
+}
+
+// texts are a state with what each pod's containers are in its text, which is most of it and the same after most decisions.
+type texts struct {
+	memorymanager.State
+	pods []podText // of Entries
+}
+
+// podText is a pod's containers in the file, and in the text that the kubelet's checksum is of.
+type podText struct {
+	pod        string
+	file, text []byte
+}
+
+func textsOf(s memorymanager.State) texts {
+	t := texts{State: s}
+	for _, pod := range byPod(memorymanager.State{Entries: s.Entries}) {
+		t.pods = append(t.pods, podText{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
+	}
+	return t
+}
 
 // appendFile appends a layout, or the oldest that holds the state.
-func appendFile(b []byte, format Format, policy string, s memorymanager.State) []byte {
+func (t texts) appendFile(b []byte, format Format, policy string) []byte {
 	switch {
-	case format == "" && len(s.Pods) == 0:
+	case format == "" && len(t.Pods) == 0:
 		format = V1
 	case format == "":
 		format = V3
 	}
-	whole := withAmountsNeeded(s)
-	s = whole
+	whole := t
+	if format == V3 && hasAmounts(t.State) { // what stands beside the data is for kubelets that read V1
+		t = textsOf(withoutAmounts(t.State))
+	}
 	if format != V2 {
-		s.Pods = nil
+		t.Pods = nil
 	}
-	if format == V3 { // what stands beside the data is for kubelets that read V1
-		s = withoutAmounts(s)
-	}
-	b = appendState(b, policy, s)
+	b = t.appendState(b, policy)
 	end := len(b)
-	b = appendText(b, format, policy, s)
+	b = t.appendText(b, format, policy)
 	sum := fnv1a(b[end:])
 	b = appendField(b[:end], `,"checksum":`, uint64(sum))
-	b = appendAmountsSum(b, s)
+	b = appendAmountsSum(b, t.State)
 	if format == V3 {
-		data := string(append(appendAmountsSum(appendState(nil, policy, whole), whole), '}'))
+		data := string(append(appendAmountsSum(whole.appendState(nil, policy), whole.State), '}'))
 		b = appendString(append(b, `,"data":`...), data)
 		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
 	}

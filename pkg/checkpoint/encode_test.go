@@ -161,33 +161,24 @@ func TestTheTextFollowsDecisions(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := randomState(random)
-	w := Writer{state: s}
-	text := func() string { return string(Encode(PolicyStatic, w.state)) }
+	kept := textsOf(s)
 	for step := range 500 {
 		s.Nodes = randomState(random).Nodes
 		pod := strconv.Itoa(random.IntN(40))
-		kept := s.Entries[:0:0]
-		for _, entry := range s.Entries {
-			if entry.Pod != pod {
-				kept = append(kept, entry)
-			}
-		}
+		s.Entries = slices.DeleteFunc(slices.Clone(s.Entries), func(e memorymanager.Entry) bool { return e.Pod == pod })
 		var entries []memorymanager.Entry
 		for i := range random.IntN(3) {
 			entries = append(entries, memorymanager.Entry{Pod: pod, Container: strconv.Itoa(i), Blocks: []memorymanager.Block{{Nodes: 3, Type: "memory", Size: random.Uint64N(50)}}})
 		}
-		s.Entries = append(kept, entries...)
+		s.Entries = append(s.Entries, entries...)
 		s = sortedState(s)
 		if random.IntN(10) == 0 {
-			w.change(s)
+			kept = textsOf(s)
 		} else {
-			w.change(decided(w.state, s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries}))
+			kept = kept.decided(s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries})
 		}
-		if got, want := text(), kubeletWrites(t, PolicyStatic, s); got != want {
+		if got, want := string(kept.appendFile(nil, "", PolicyStatic)), kubeletWrites(t, PolicyStatic, s); got != want {
 			t.Fatalf("step %d: %s", step, cmp.Diff(want, got))
-		}
-		if w.change(s) || w.change(decided(s, s.Nodes, memorymanager.PodAllocations{Pod: "none such"})) {
-			t.Fatalf("step %d: the same state counts as a change", step)
 		}
 	}
 }
@@ -243,8 +234,8 @@ func TestAmountsThatTheNodesDoNotTellSurvive(t *testing.T) {
 }
 
 func TestAmountsAreLeftOutAfterADecision(t *testing.T) {
-	s := decided(overfull(), overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
-	if text := Encode(PolicyStatic, s); strings.Contains(string(text), `"perNode"`) {
+	after := textsOf(overfull()).decided(overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
+	if text := after.appendFile(nil, "", PolicyStatic); strings.Contains(string(text), `"perNode"`) {
 		t.Fatalf("old amounts are still there: %s", text)
 	}
 }

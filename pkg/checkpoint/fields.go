@@ -14,24 +14,19 @@ import (
 // The state file's JSON, appended as encoding/json would write the kubelet's types, whose reflection and maps take several times as long.
 
 // appendState appends everything before the checksum.
-func appendState(b []byte, policy string, s memorymanager.State) []byte {
+func (t texts) appendState(b []byte, policy string) []byte {
 	b = appendString(append(b, `{"policyName":`...), policy)
-	nodes := slices.SortedFunc(slices.Values(s.Nodes), func(x, y memorymanager.NodeState) int { // "10" before "2"
+	nodes := slices.SortedFunc(slices.Values(t.Nodes), func(x, y memorymanager.NodeState) int { // "10" before "2"
 		return cmp.Compare(strconv.Itoa(x.ID), strconv.Itoa(y.ID))
 	})
 	b = append(appendList(append(b, `,"machineState":{`...), ',', nodes, appendNodeJSON), '}')
-	if len(s.Entries) > 0 {
-		b = append(appendList(append(b, `,"entries":{`...), ',', containers(s), appendPodJSON), '}')
+	if len(t.pods) > 0 {
+		b = append(appendList(append(b, `,"entries":{`...), ',', t.pods, func(b []byte, p podText) []byte { return append(b, p.file...) }), '}')
 	}
-	if len(s.Pods) > 0 {
-		b = append(appendList(append(b, `,"podEntries":{`...), ',', s.Pods, appendPodEntryJSON), '}')
+	if len(t.Pods) > 0 {
+		b = append(appendList(append(b, `,"podEntries":{`...), ',', t.Pods, appendPodEntryJSON), '}')
 	}
 	return b
-}
-
-// containers are the allocations of containers by pod.
-func containers(s memorymanager.State) []memorymanager.PodAllocations {
-	return byPod(memorymanager.State{Entries: s.Entries})
 }
 
 func appendNodeJSON(b []byte, node memorymanager.NodeState) []byte {

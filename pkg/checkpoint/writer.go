@@ -2,10 +2,8 @@ package checkpoint
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
@@ -24,8 +22,7 @@ type Writer struct {
 	file *durable.Writer
 
 	mu    sync.Mutex
-	state memorymanager.State // what the file should have; its slices are never changed
-	begun bool                // there is a state
+	state texts // what the file should have; its slices are never changed
 }
 
 // NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
@@ -39,7 +36,8 @@ func NewWriter(store *Store) *Writer {
 func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.submit(decided(w.state, nodes, pod))
+	w.state = w.state.decided(nodes, pod)
+	return w.file.Submit(w.content)
 }
 
 // Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second: a daemon that
@@ -48,54 +46,41 @@ func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAl
 func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.change(decided(w.state, nodes, memorymanager.PodAllocations{Pod: pod})) {
-		w.file.Defer(w.content)
-	}
+	w.state = w.state.decided(nodes, memorymanager.PodAllocations{Pod: pod})
+	w.file.Defer(w.content)
 }
 
-// Replace hands over a whole state, at the start and after a Synchronize. What has not changed costs no write.
+// Replace hands over a whole state, at the start and after a Synchronize.
 func (w *Writer) Replace(s memorymanager.State) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.submit(withAmountsNeeded(s))
-}
-
-// submit has a state written, unless it is the one that was written last.
-func (w *Writer) submit(s memorymanager.State) Ticket {
-	if !w.change(s) && w.begun {
-		return w.file.Flush()
-	}
-	w.begun = true
+	w.state = textsOf(withAmountsNeeded(s))
 	return w.file.Submit(w.content)
 }
 
-// change reports whether a state is another one. The lock is held.
-func (w *Writer) change(s memorymanager.State) bool {
-	changed := !reflect.DeepEqual(w.state, s)
-	w.state = s
-	return changed
-}
-
 // decided is a state after a decision. Its PerNode amounts would not be true any more.
-func decided(s memorymanager.State, nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) memorymanager.State {
-	if hasAmounts(s) {
-		s = withoutAmounts(s)
+func (t texts) decided(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) texts {
+	if hasAmounts(t.State) {
+		t = textsOf(withoutAmounts(t.State))
 	}
 	var own []memorymanager.PodEntry
 	if pod.Blocks != nil {
 		own = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
 	}
-	return memorymanager.State{
-		Nodes:   nodes,
-		Entries: replaced(s.Entries, pod.Entries, func(e memorymanager.Entry) int { return strings.Compare(e.Pod, pod.Pod) }),
-		Pods:    replaced(s.Pods, own, func(e memorymanager.PodEntry) int { return strings.Compare(e.Pod, pod.Pod) }),
+	return texts{
+		State: memorymanager.State{
+			Nodes:   nodes,
+			Entries: replaced(t.Entries, pod.Entries, pod.Pod, func(e memorymanager.Entry) string { return e.Pod }),
+			Pods:    replaced(t.Pods, own, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
+		},
+		pods: replaced(t.pods, textsOf(memorymanager.State{Entries: pod.Entries}).pods, pod.Pod, func(p podText) string { return p.pod }),
 	}
 }
 
-// replaced has other entries in place of a pod's. Entries are sorted by pod; of compares that of one with it.
-func replaced[E any](all, others []E, of func(E) int) []E {
-	from := sort.Search(len(all), func(i int) bool { return of(all[i]) >= 0 })
-	to := sort.Search(len(all), func(i int) bool { return of(all[i]) > 0 })
+// replaced has others in place of all of a pod's. They are sorted by pod.
+func replaced[E any](all, others []E, pod string, of func(E) string) []E {
+	from := sort.Search(len(all), func(i int) bool { return of(all[i]) >= pod })
+	to := sort.Search(len(all), func(i int) bool { return of(all[i]) > pod })
 	return slices.Concat(all[:from], others, all[to:])
 }
 
@@ -104,7 +89,7 @@ func (w *Writer) content(buffer []byte) ([]byte, error) {
 	w.mu.Lock()
 	s := w.state
 	w.mu.Unlock()
-	return appendFile(buffer, "", PolicyStatic, s), nil // outside of the lock, which decisions wait for
+	return s.appendFile(buffer, "", PolicyStatic), nil // outside of the lock, which decisions wait for
 }
 
 // Stats returns the counters.
