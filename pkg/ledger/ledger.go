@@ -44,6 +44,7 @@ type Ledger struct {
 	allNodes nodeset.Set // the NUMA nodes with memory
 	node     pods.Node
 	manager  *memorymanager.Manager // of the allocations; nil under the policy None
+	stored   *memorymanager.Manager // the one of the last deltas
 	aside    []claims.Claimable     // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
@@ -97,9 +98,8 @@ func startWith(s State) (*Ledger, error) {
 	l.takeMachine()
 	l.aside = s.Claims.SetAside(s.Resolved.Claimable, s.Resolved.Nodes)
 	var err error
-	if l.manager, err = managerFor(s.Resolved, l.aside); l.manager != nil {
-		l.manager.Changed() // nothing is allocated yet
-	}
+	l.manager, err = managerFor(s.Resolved, l.aside)
+	l.stored = l.manager // nothing is allocated yet
 	return l, err
 }
 
@@ -218,25 +218,24 @@ type Journaled struct {
 	Wanted map[string]string
 }
 
-// deltas are the allocations that have changed, each pod once and as they are now.
+// deltas are the allocations that are others than those of the last deltas.
 func (l *Ledger) deltas() (deltas []Delta) {
 	if l.manager == nil {
 		return nil
 	}
-	pods, whole := l.manager.Changed()
-	if whole || l.step.all {
-		state := l.manager.State()
-		return []Delta{{Pods: pods, State: &state}}
+	var pods []string
+	for _, p := range l.step.changed {
+		if has := l.manager.Allocations(p.key()); !has.Equal(p.stored) {
+			p.stored, pods = has, append(pods, has.Pod)
+			deltas = append(deltas, Delta{Pods: pods[len(pods)-1:], Nodes: l.manager.Nodes(), Allocations: has})
+		}
 	}
-	for i, pod := range pods {
-		deltas = append(deltas, Delta{Pods: pods[i : i+1], Nodes: l.manager.Nodes(), Allocations: l.manager.Allocations(pod)})
+	if l.step.all || l.manager != l.stored || len(deltas) > 0 && l.manager.Overcommitted() {
+		state := l.manager.State()
+		l.stored, deltas = l.manager, []Delta{{Pods: pods, State: &state}}
 	}
 	return deltas
 }
-
-// room is a number that moves whenever the memory manager's answers may have become others. It never has an earlier value again, not
-// even when the configuration, the machine or a claim makes another memory manager.
-func (l *Ledger) room() uint64 { return l.state.Room + l.manager.Generation() }
 
 // change returns a living pod to be changed; nil where there is none. What follows from it is derived at the end of the Step.
 func (l *Ledger) change(uid string) *pod {

@@ -427,27 +427,21 @@ func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
 	return c.Placement.allocated(placement), nil
 }
 
-// fitPendingResizes tries again to allocate what pending resizes lack, once anything was released.
+// fitPendingResizes tries again to allocate what pending resizes lack.
 func (l *Ledger) fitPendingResizes() {
-	if l.manager == nil || l.state.Fitted == l.room() {
-		return
-	}
 	var pending []*container
 	for _, c := range l.containers {
-		if len(c.PendingResize) > 0 {
+		if l.manager != nil && len(c.PendingResize) > 0 {
 			pending = append(pending, c)
 		}
 	}
 	for _, c := range inOrder(pending) {
-		l.hasChanged(c.pod)
 		as, err := l.reallocate(c, false)
-		decided := assignment{Placement: as}
-		if err == nil && !slices.Equal(c.PendingResize, as.PendingResize) {
-			decided.notes = []Note{{Info, "a container that was resized is allocated more of what it asks for", nil, nil}}
+		if err == nil && !slices.Equal(as.PendingResize, c.PendingResize) {
+			l.hasChanged(c.pod)
+			l.assign(c, assignment{Placement: as, notes: []Note{{Info, "a container that was resized is allocated more of what it asks for", nil, nil}}})
 		}
-		l.assign(c, decided)
 	}
-	l.state.Fitted = l.room()
 }
 
 // holds reports whether blocks are of exactly this request.

@@ -27,7 +27,6 @@ func (e Reconfigure) apply(l *Ledger) {
 	}
 	begins := l.state.Resolved.Config.DryRun() && !e.Config.Config.DryRun()
 	l.state.Resolved = e.Config
-	l.state.Room++ // the same request may have another answer now
 	l.takeMachine()
 	l.noteLostClaims()
 	var all []*container
@@ -89,9 +88,6 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	}
 	if manager != nil {
 		manager.Observe(l.state.NodeMemory)
-	}
-	if l.manager != nil {
-		l.state.Room += l.manager.Generation()
 	}
 	l.manager, l.aside = manager, aside
 	for _, p := range l.living {

@@ -18,7 +18,7 @@ func (l *Ledger) Snapshot() State {
 	}
 	if l.manager != nil {
 		allocations := l.manager.Snapshot()
-		s.Allocations, s.Room = &allocations, l.room()
+		s.Allocations = &allocations
 	}
 	return s
 }
@@ -37,7 +37,7 @@ func (p *PodState) clone() *PodState {
 
 // Open returns a ledger that goes on from a snapshot, which it owns from then on.
 func Open(s State) (*Ledger, error) {
-	allocations, room, states := s.Allocations, s.Room, s.Pods
+	allocations, states := s.Allocations, s.Pods
 	s.Allocations, s.Pods = nil, nil
 	l, err := startWith(s)
 	if err != nil {
@@ -52,10 +52,10 @@ func Open(s State) (*Ledger, error) {
 	for _, state := range states {
 		l.openPod(state)
 	}
-	if l.manager != nil {
-		l.state.Room = room - l.manager.Generation()
-	}
 	for _, p := range l.living {
+		if l.manager != nil {
+			p.stored = l.manager.Allocations(p.key())
+		}
 		p.derived = l.derive(p)
 		for i, c := range p.containers {
 			p.derived.runs[i].ours = p.derived.runs[i].cgroup != "" && c.Record.Ours

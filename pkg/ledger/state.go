@@ -41,11 +41,6 @@ type State struct {
 
 	// Allocations are the memory manager's; nil under the policy None. They are filled in by Ledger.Snapshot.
 	Allocations *memorymanager.Snapshot `json:",omitempty"`
-	// Room moves whenever the memory manager's answers may have become others, and never has an earlier value again. Within a ledger the
-	// memory manager's generation comes on top of it.
-	Room uint64
-	// Fitted is Room when pending resizes were tried last.
-	Fitted uint64
 
 	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
 	NodeMemory []deficit.Node `json:",omitempty"`
@@ -251,7 +246,8 @@ type pod struct {
 	problems []config.Problem
 
 	derived *derived
-	changed bool // in this Step
+	stored  memorymanager.PodAllocations // of its last Delta
+	changed bool                         // in this Step
 	view    *PodView
 }
 

@@ -224,9 +224,7 @@ func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport
 	if l.manager == nil {
 		return memorymanager.RestoreReport{}, nil
 	}
-	report, err := l.manager.Restore(state, l.state.Resolved.StateTolerance)
-	l.manager.Changed() // it is what the file has
-	return report, err
+	return l.manager.Restore(state, l.state.Resolved.StateTolerance)
 }
 
 // Allocations are what the Memory Manager has allocated; false under the Memory Manager policy None.

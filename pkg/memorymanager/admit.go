@@ -188,7 +188,6 @@ func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
 		m.fill(m.column(b.Type), nodes, b.Size-p.reuse(b))
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
-	m.hasChanged(c.Pod)
 	return m.settle(nodes, blocks)
 }
 

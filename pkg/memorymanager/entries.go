@@ -1,5 +1,7 @@
 package memorymanager
 
+import "slices"
+
 // PodAllocations are all that a pod has, for a checkpoint of one decision. PerNode is left out: State has it, and so have
 // the reserved bytes of Nodes.
 type PodAllocations struct {
@@ -13,6 +15,14 @@ type PodAllocations struct {
 
 // Empty reports whether the pod has nothing.
 func (p PodAllocations) Empty() bool { return p.Blocks == nil && len(p.Entries) == 0 }
+
+// Equal reports whether two are the same but for their pods.
+func (p PodAllocations) Equal(other PodAllocations) bool {
+	return (p.Blocks == nil) == (other.Blocks == nil) && slices.EqualFunc(p.Blocks, other.Blocks, sameBlock) &&
+		slices.EqualFunc(p.Entries, other.Entries, func(a, b Entry) bool {
+			return a.Container == b.Container && slices.EqualFunc(a.Blocks, b.Blocks, sameBlock)
+		})
+}
 
 // Allocations returns a pod's allocations.
 func (m *Manager) Allocations(uid string) PodAllocations {

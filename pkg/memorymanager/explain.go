@@ -148,7 +148,7 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 // Clone returns a copy that shares nothing with the manager that either of them changes.
 func (m *Manager) Clone() *Manager {
 	spare := *m
-	spare.columns, spare.hints, spare.shares, spare.changes = make([]*column, len(m.columns)), hints{}, shares{}, nil
+	spare.columns, spare.hints, spare.shares = make([]*column, len(m.columns)), hints{}, shares{}
 	for i, c := range m.columns {
 		own := *c // what containers have is in arrays of its own
 		spare.columns[i] = &own

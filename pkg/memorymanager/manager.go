@@ -36,13 +36,9 @@ type Manager struct {
 	pods map[string]*pod
 	list []*pod // the same, sorted by UID
 
-	hints      hints
-	shares     shares
-	generation uint64
-	bounded    uint64
-	// changes are the pods whose allocations have changed since they were asked for, and allChanged is set when all may have.
-	changes    []string
-	allChanged bool
+	hints   hints
+	shares  shares
+	bounded uint64
 }
 
 // nodeGroups say which nodes are used together, by node.
@@ -136,8 +132,6 @@ func (m *Manager) clear() {
 	}
 	clear(m.pods)
 	m.list = nil
-	m.generation++
-	m.allChanged = true
 }
 
 func (m *Manager) column(name MemoryType) *column {
@@ -183,27 +177,6 @@ func (m *Manager) forget(p *pod) {
 		m.list = slices.Delete(m.list, at, at+1)
 		delete(m.pods, p.uid)
 	}
-}
-
-// Generation changes with every change of the state.
-func (m *Manager) Generation() uint64 { return m.generation }
-
-// hasChanged notes that a pod's allocations have.
-func (m *Manager) hasChanged(pod string) {
-	m.generation++
-	m.changes = append(m.changes, pod)
-}
-
-// Changed returns the pods whose allocations have changed since the last call, each once, or all when no list of pods says what has.
-func (m *Manager) Changed() (pods []string, all bool) {
-	for _, pod := range m.changes {
-		if !slices.Contains(pods, pod) {
-			pods = append(pods, pod)
-		}
-	}
-	all = m.allChanged
-	m.changes, m.allChanged = nil, false
-	return pods, all
 }
 
 // Bounded counts the decisions that ran into the search budget.

@@ -113,9 +113,6 @@ func (m *Manager) SetRoles(uid string, role func(container string) memoryqos.Kin
 		return
 	}
 	for i := range p.containers {
-		if c := &p.containers[i]; c.kind != role(c.name) {
-			c.kind = role(c.name)
-			m.generation++
-		}
+		p.containers[i].kind = role(p.containers[i].name)
 	}
 }

@@ -47,7 +47,6 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	}
 	known = m.podOf(p, placement.Nodes)
 	m.occupy(known.blocks)
-	m.hasChanged(known.uid)
 	placement.Blocks = m.settle(placement.Nodes, known.blocks)
 	return placement, nil
 }
@@ -67,7 +66,7 @@ func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
 	m.ReleasePod(p.Whole.Pod)
 	known := m.podOf(p, nodes)
 	m.overallocate(known.blocks)
-	return m.adopted(known.uid, known.blocks), nil
+	return m.adopted(known.blocks), nil
 }
 
 // keep is the answer to a pod that has its allocation.
@@ -79,7 +78,6 @@ func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
 	for _, part := range p.parts(placement.Nodes) {
 		if known.index(part.name) < 0 {
 			known.containers = append(known.containers, part)
-			m.hasChanged(known.uid)
 		}
 	}
 	return placement, nil

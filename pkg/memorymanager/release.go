@@ -25,7 +25,6 @@ func (m *Manager) Release(pod, container string) bool {
 	}
 	m.freeBlocks(freed)
 	m.forget(p)
-	m.hasChanged(pod)
 	return true
 }
 
@@ -42,9 +41,6 @@ func (m *Manager) ReleasePod(pod string) bool {
 	p.containers, p.blocks, p.affinity = nil, nil, nil
 	m.freeBlocks(freed)
 	m.forget(p)
-	if len(freed) > 0 {
-		m.hasChanged(pod)
-	}
 	return len(freed) > 0
 }
 

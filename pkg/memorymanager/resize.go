@@ -41,7 +41,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 		}
 	}
 	blocks := c.Request.on(nodes)
-	m.rewrite(c.Pod, existing, blocks)
+	m.rewrite(existing, blocks)
 	placement := m.placed(blocks)
 	placement.Bounded = h.bounded
 	return placement, nil
@@ -56,7 +56,7 @@ func (m *Manager) fitPartly(c Container, existing *container) Placement {
 		b.Size = min(b.Size, plus(size(existing.blocks, nodes, b.Type), m.column(b.Type).freeOf(nodes)))
 	}
 	if !slices.EqualFunc(existing.blocks, blocks, sameBlock) {
-		m.rewrite(c.Pod, existing, blocks)
+		m.rewrite(existing, blocks)
 	}
 	placement := m.placed(blocks)
 	placement.Nodes, placement.PendingResize = m.all, c.Request.beyond(blocks)
@@ -109,10 +109,9 @@ func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set
 }
 
 // rewrite replaces a container's blocks. On the same nodes only the differences move.
-func (m *Manager) rewrite(pod string, c *container, blocks []Block) {
+func (m *Manager) rewrite(c *container, blocks []Block) {
 	old := c.blocks
 	c.blocks = blocks
-	m.hasChanged(pod)
 	if span(old) != span(blocks) {
 		c.blocks = nil
 		m.freeBlocks(old)
@@ -155,18 +154,18 @@ func (m *Manager) Adopt(pod, name string, request Request, nodes nodeset.Set) (P
 	p, blocks := m.pod(pod), request.on(nodes)
 	p.containers = append(p.containers, container{name: name, blocks: blocks})
 	m.overallocate(blocks)
-	return m.adopted(pod, blocks), nil
+	return m.adopted(blocks), nil
 }
 
-// adopted is the placement of blocks that were allocated as they were found. Only a whole State shows where bytes beyond a node's own
-// are allocated.
-func (m *Manager) adopted(pod string, blocks []Block) Placement {
-	m.hasChanged(pod)
+// adopted is the placement of blocks that were allocated as they were found.
+func (m *Manager) adopted(blocks []Block) Placement {
 	p := m.placed(blocks)
 	p.Overcommitted = m.shortages(p.Nodes, 0)
-	m.allChanged = m.allChanged || len(p.Overcommitted) > 0
 	return p
 }
+
+// Overcommitted reports whether more is allocated on a node than it has. Only a whole State shows where that is.
+func (m *Manager) Overcommitted() bool { return len(m.shortages(m.all, 0)) > 0 }
 
 // adoptable refuses what can not be allocated on these nodes.
 func (m *Manager) adoptable(c Container, nodes nodeset.Set) error {

@@ -88,7 +88,6 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	}
 	m.occupy(blocks)
 	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
-	m.hasChanged(c.Pod)
 	m.settle(nodes, blocks)
 	return m.placed(blocks), nil
 }

@@ -48,6 +48,5 @@ func (m *Manager) Open(s Snapshot) error {
 		}
 	}
 	m.bounded = s.Bounded
-	m.Changed()
 	return nil
 }
