@@ -130,7 +130,7 @@ type Agent struct {
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	picture      *picture // of the ledger's generation; nil when there is none yet
+	picture      *picture // of the last View
 	epoch        uint64   // of the last session
 	session      *Session // nil when no runtime is connected
 	reread       func(context.Context, claims.Claim)
@@ -169,6 +169,7 @@ func New(opts Options) (*Agent, error) {
 		highChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
 		ancestors:   newAncestors(),
+		picture:     &picture{},
 
 		checkPeriod: cmp.Or(opts.CheckPeriod, CheckPeriod), requestTimeout: cmp.Or(opts.RequestTimeout, RequestTimeout),
 

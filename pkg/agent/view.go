@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -13,15 +14,20 @@ import (
 // picture is the shared part of the views of one generation.
 type picture struct {
 	ledger.View
-	order sync.Once // sorts the pods: a thousand take longer than a decision
+	order sync.Once   // sorts the pods: a thousand take longer than a decision
+	shown ledger.View // the same as the ledger gave it last
 }
 
 // View returns the present state. The lock is held only to collect what has changed since the last View.
 func (a *Agent) View() *ledger.View {
 	a.mu.Lock()
-	if a.picture == nil || a.picture.Generation != a.ledger.Generation() {
-		a.picture = &picture{View: a.ledger.View()}
+	shown := a.ledger.View()
+	if !sameView(shown, a.picture.shown) {
+		before := a.picture.Generation
+		a.picture = &picture{View: shown}
+		a.picture.Generation, a.picture.Pods = before+1, slices.Clone(shown.Pods)
 	}
+	a.picture.shown = shown
 	shared := a.picture
 	a.mu.Unlock()
 	shared.order.Do(func() {
@@ -38,6 +44,13 @@ func (a *Agent) View() *ledger.View {
 	}
 	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own
+}
+
+// sameView compares views of the ledger, which share the pods that have not changed.
+func sameView(a, b ledger.View) bool {
+	same := slices.EqualFunc(a.Pods, b.Pods, func(x, y *ledger.PodView) bool { return x == y || reflect.DeepEqual(x, y) })
+	a.Pods, b.Pods = nil, nil
+	return same && reflect.DeepEqual(a, b)
 }
 
 // Changed returns a channel that gets a value after View may show something else; several changes may share one. It is for one

@@ -91,7 +91,6 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	} else {
 		l.state.Claims[uid] = claim
 	}
-	l.generation++ // a view shows them
 	if err := l.takeNodes(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}

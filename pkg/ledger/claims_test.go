@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -64,9 +65,9 @@ func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 		{"released", UnprepareClaim{"uid-a"}, "", [2]uint64{claimGi, 2 * claimGi}, true},
 		{"released again", UnprepareClaim{"uid-a"}, "", [2]uint64{claimGi, 2 * claimGi}, false},
 	} {
-		before := l.generation
+		before := l.View()
 		effects := l.Step(now, step.event)
-		changed := l.generation != before
+		changed := !reflect.DeepEqual(l.View(), before)
 		if got := fmt.Sprint(effects.Err); got != step.err && (effects.Err != nil || step.err != "") {
 			t.Errorf("%s: got %v, want %s", step.name, effects.Err, step.err)
 		}

@@ -52,7 +52,6 @@ type Ledger struct {
 	values     []memoryqos.PodValues // of the living pods' cgroups, contiguous because they are summed at many events
 	containers map[string]*container // every container that has not ended, by the runtime's id
 	used       map[claims.Ref]use    // the parts of resource claims that containers have
-	generation uint64                // moves with every change that a view shows
 
 	step step // of the Step under way
 }
@@ -137,7 +136,6 @@ type Event interface {
 func (l *Ledger) Step(now time.Time, event Event) Effects {
 	header := headerOf(event)
 	l.step = step{now: now, seq: header.Seq}
-	before := l.outside()
 	if err := l.late(event, header.Epoch); err != nil {
 		l.step.effects.Err = err
 		l.note(Debug, "an event decides nothing", map[string]any{"event": fmt.Sprintf("%T", event)}, err)
@@ -151,9 +149,6 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 		l.judgeAnnotations()
 	}
 	l.publish()
-	if len(l.step.changed) > 0 || before != l.outside() {
-		l.generation++
-	}
 	effects := l.step.effects
 	l.step = step{} // nothing of it is state
 	return effects
@@ -268,25 +263,6 @@ func (l *Ledger) hasChanged(p *pod) {
 		p.changed = true
 		l.step.changed = append(l.step.changed, p)
 	}
-}
-
-// outside is what a view shows beside the pods.
-type outside struct {
-	connected, synchronized, configured Standing
-	rejection                           *Rejection
-	rejections                          int
-	manager                             *memorymanager.Manager
-}
-
-func (l *Ledger) outside() outside {
-	s := outside{
-		connected: l.state.Connected, synchronized: l.state.Synchronized, configured: l.state.Configured,
-		rejections: len(l.state.Rejections), manager: l.manager,
-	}
-	if s.rejections > 0 {
-		s.rejection = &l.state.Rejections[0]
-	}
-	return s
 }
 
 // look has the driver read a container's memory.max.

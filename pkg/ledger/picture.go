@@ -7,11 +7,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// View returns the present state, with the pods and conditions in no order. What has not changed since the last view is
-// shared with it.
+// View returns the present state, with the pods and conditions in no order, and without a Generation. What has not changed since the last
+// view is shared with it.
 func (l *Ledger) View() View {
 	view := View{
-		Generation: l.generation,
 		Runtime:    l.state.Runtime,
 		Config:     l.state.Resolved,
 		Rejections: l.state.Rejections,
@@ -33,9 +32,6 @@ func (l *Ledger) View() View {
 	}
 	return view
 }
-
-// Generation moves with every change that a View shows.
-func (l *Ledger) Generation() uint64 { return l.generation }
 
 // Config is the configuration in force.
 func (l *Ledger) Config() config.Resolved { return l.state.Resolved }

@@ -20,7 +20,7 @@ import (
 // views and must not be written to.
 type View struct {
 	Taken time.Time
-	// Generation changes with every change of the state.
+	// Generation is another one than that of the View before where they differ in more than Taken and NodeMemory.
 	Generation uint64
 	// Runtime is the one connected last; its Name is empty before the first.
 	Runtime Runtime
