@@ -18,7 +18,7 @@ const (
 // lazy is how long deferred content waits for a write that something else asks for, and Sync for more to be written.
 const lazy = time.Second
 
-// longestAwait bounds Await. A disk takes less for a write, unless it hangs.
+// longestAwait bounds how long Await waits for a write. A disk takes less, unless it hangs.
 const longestAwait = 500 * time.Millisecond
 
 // ErrClosed is the error of content that was submitted after Close.
@@ -68,7 +68,6 @@ type Writer struct {
 	lost     error     // of the last Sync
 	unsynced bool      // Sync follows
 	syncing  time.Time // when the Sync under way has begun
-	late     bool      // an Await was in vain, and no write has ended since
 	stats    Stats
 }
 
@@ -76,6 +75,7 @@ type Writer struct {
 type round struct {
 	path  string
 	since time.Time // when the oldest change in it was submitted
+	began time.Time // the write
 	done  chan struct{}
 	err   error // set before done is closed
 }
@@ -193,14 +193,13 @@ func (w *Writer) writePending() (closed bool, err error) {
 		return closed, nil
 	}
 	data, err := content(w.buffer[:0])
-	start := time.Now()
 	if err != nil {
 		err = fmt.Errorf("encode %s: %w", w.path, err)
 	} else {
 		w.buffer = data
 		err = w.write(data)
 	}
-	w.finish(r, err, len(data), time.Since(start))
+	w.finish(r, err, len(data))
 	return closed, err
 }
 
@@ -208,15 +207,17 @@ func (w *Writer) writePending() (closed bool, err error) {
 func (w *Writer) begin() (r *round, content Content, closed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.writing, w.next = w.next, nil
+	if w.writing, w.next = w.next, nil; w.writing != nil {
+		w.writing.began = time.Now()
+	}
 	return w.writing, w.content, w.closed
 }
 
 // finish counts a write and answers everyone who waits for it.
-func (w *Writer) finish(r *round, err error, size int, took time.Duration) {
+func (w *Writer) finish(r *round, err error, size int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stats.Seconds += took.Seconds()
+	w.stats.Seconds += time.Since(r.began).Seconds()
 	if err != nil {
 		w.stats.Failures++
 		if w.next == nil {
@@ -231,7 +232,7 @@ func (w *Writer) finish(r *round, err error, size int, took time.Duration) {
 			time.AfterFunc(w.lazy, w.syncWritten)
 		}
 	}
-	w.last, w.writing, w.late = err, nil, false
+	w.last, w.writing = err, nil
 	r.err = err
 	close(r.done)
 }
@@ -304,48 +305,32 @@ func (t Ticket) Wait(ctx context.Context) error {
 	}
 	select {
 	case <-t.round.done:
-		return t.round.err
 	case <-ctx.Done():
-		return fmt.Errorf("write %s: %w", t.round.path, ctx.Err())
+		select {
+		case <-t.round.done: // no less
+		default:
+			return fmt.Errorf("write %s: %w", t.round.path, ctx.Err())
+		}
 	}
+	return t.round.err
 }
 
-// Await is Ticket.Wait for a caller that must not wait for a disk that hangs: it waits half a second, and not again before a write has
-// ended.
+// Await is Ticket.Wait for a caller that must not wait for a disk that hangs: no write is waited for longer than half a second after it
+// has begun.
 func (w *Writer) Await(ctx context.Context, t Ticket) error {
-	if t.round == nil {
-		return nil
-	}
 	waiting, cancel := context.WithTimeout(ctx, w.patience())
 	defer cancel()
-	err := t.Wait(waiting)
-	if err != nil && ctx.Err() == nil && !w.giveUp(t) {
-		return t.round.err // the write ended a moment after the time was over
-	}
-	return err
+	return t.Wait(waiting)
 }
 
 // patience is for how long Await waits.
 func (w *Writer) patience() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.late {
-		return 0
+	if w.writing == nil {
+		return longestAwait
 	}
-	return longestAwait
-}
-
-// giveUp has nobody wait for the disk any more, and reports false if the write has ended meanwhile.
-func (w *Writer) giveUp(t Ticket) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case <-t.round.done:
-		return false
-	default:
-		w.late = true
-		return true
-	}
+	return longestAwait - time.Since(w.writing.began)
 }
 
 // Stats are a Writer's counters since its start.

@@ -293,7 +293,7 @@ func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := w.Submit(text("1"))
-		if !w.late {
+		if w.patience() > 0 {
 			t.Error("the disk is waited for again")
 		}
 		if err := w.Await(within(t), second); !errors.Is(err, context.DeadlineExceeded) {
@@ -301,7 +301,7 @@ func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
 		}
 		d.results <- unix.EIO
 		<-d.begun
-		if w.late {
+		if w.patience() <= 0 {
 			t.Error("the disk has answered, and is not waited for")
 		}
 		d.results <- nil
