@@ -97,7 +97,7 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	for _, p := range l.living {
 		for _, c := range p.containers {
 			if c.alive() && !c.HasClaims && c.names(uid) {
-				l.hasChanged(p)
+				l.change(p)
 				_ = l.place(c) // refuses nothing that runs
 			}
 		}

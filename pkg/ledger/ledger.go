@@ -12,7 +12,6 @@ package ledger
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -232,11 +231,11 @@ func (l *Ledger) deltas() (deltas []Delta) {
 	return deltas
 }
 
-// change returns a living pod to be changed; nil where there is none. What follows from it is derived at the end of the Step.
-func (l *Ledger) change(uid string) *pod {
-	p := l.pods[uid]
-	if p != nil {
-		l.hasChanged(p)
+// change returns a pod to be changed; nil is none. What follows from it is derived at the end of the Step.
+func (l *Ledger) change(p *pod) *pod {
+	if p != nil && !p.changed {
+		p.changed = true
+		l.step.changed = append(l.step.changed, p)
 	}
 	return p
 }
@@ -245,24 +244,9 @@ func (l *Ledger) change(uid string) *pod {
 func (l *Ledger) changeContainer(id string) *container {
 	c := l.containers[id]
 	if c != nil {
-		l.hasChanged(c.pod)
+		l.change(c.pod)
 	}
 	return c
-}
-
-// changeAll returns all living pods to be changed.
-func (l *Ledger) changeAll() []*pod {
-	for _, p := range l.living {
-		l.hasChanged(p)
-	}
-	return slices.Clone(l.living)
-}
-
-func (l *Ledger) hasChanged(p *pod) {
-	if !p.changed {
-		p.changed = true
-		l.step.changed = append(l.step.changed, p)
-	}
 }
 
 // look has the driver read a container's memory.max.

@@ -149,7 +149,7 @@ func (e ObservedPod) apply(l *Ledger) {
 	if p == nil || p.ID != e.ID || p.Revision != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
 		return
 	}
-	l.hasChanged(p)
+	l.change(p)
 	p.limitedTo(e.Limit - min(e.Limit, p.Overhead))
 	p.compareLimits()
 	l.findShared(p)
@@ -169,14 +169,14 @@ func (e Observed) apply(l *Ledger) {
 		if l.step.now.Sub(c.Pending.Since) < updateTakes && !l.limitShows(c, e.Limit) {
 			return // the runtime is at it
 		}
-		l.hasChanged(c.pod)
+		l.change(c.pod)
 		c.Pending = nil
 		l.journalRecord(c)
 	}
 	if !l.takeLimit(c, e.Limit) {
 		return
 	}
-	l.hasChanged(c.pod)
+	l.change(c.pod)
 	l.findShared(c.pod)
 	if l.unpinnable(c) == "" {
 		l.assign(c, l.fit(c))

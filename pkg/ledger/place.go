@@ -438,7 +438,7 @@ func (l *Ledger) fitPendingResizes() {
 	for _, c := range inOrder(pending) {
 		as, err := l.reallocate(c, false)
 		if err == nil && !slices.Equal(as.PendingResize, c.PendingResize) {
-			l.hasChanged(c.pod)
+			l.change(c.pod)
 			l.assign(c, assignment{Placement: as, notes: []Note{{Info, "a container that was resized is allocated more of what it asks for", nil, nil}}})
 		}
 	}

@@ -63,7 +63,7 @@ type EndPod struct {
 
 func (e EndPod) apply(l *Ledger) {
 	l.state.StoppedSandboxes.add(e.Pod.ID, l.state.Newest)
-	p := l.change(e.Pod.Key())
+	p := l.change(l.pods[e.Pod.Key()])
 	if p == nil {
 		return
 	}
@@ -104,7 +104,7 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 			return nil, err
 		}
 	}
-	l.hasChanged(p)
+	l.change(p)
 	p.runsIn(received.ID)
 	return p, nil
 }
@@ -248,7 +248,7 @@ func (p *pod) wishesOf(container string) config.Wishes {
 
 // endPod frees all that a pod has.
 func (l *Ledger) endPod(p *pod) {
-	l.hasChanged(p)
+	l.change(p)
 	for _, c := range p.containers {
 		l.end(c)
 	}

@@ -30,8 +30,8 @@ func (e Reconfigure) apply(l *Ledger) {
 	l.takeMachine()
 	l.noteLostClaims()
 	var all []*container
-	for _, p := range l.changeAll() {
-		if !p.managed {
+	for _, p := range l.living {
+		if l.change(p); !p.managed {
 			continue
 		}
 		l.takeRules(p)

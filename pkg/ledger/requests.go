@@ -30,7 +30,7 @@ type PodFacts struct {
 
 func (e PodFacts) apply(l *Ledger) {
 	if p := l.pods[e.UID]; p != nil && p.managed && p.isNew(e.Known) {
-		l.learn(l.change(e.UID), e.Known)
+		l.learn(l.change(p), e.Known)
 	}
 }
 

@@ -57,7 +57,8 @@ func (e Synchronize) apply(l *Ledger) {
 		present[received.ID] = true
 		taken = append(taken, l.observeFound(p, *received, e.Found))
 	}
-	for _, p := range l.changeAll() {
+	for _, p := range l.living {
+		l.change(p)
 		for _, c := range slices.Clone(p.containers) {
 			if c.alive() && !present[c.ID] && !e.Found.Populated[c.ID] {
 				l.end(c)

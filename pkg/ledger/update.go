@@ -146,7 +146,7 @@ func (e Settled) apply(l *Ledger) {
 	for _, p := range l.living {
 		for _, c := range p.containers {
 			if c.Pending != nil && l.step.now.Sub(c.Pending.Since) > updateTakes {
-				l.hasChanged(p)
+				l.change(p)
 				l.endUpdate(c)
 			}
 		}
