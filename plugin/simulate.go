@@ -41,10 +41,10 @@ func newSimulateCommand() *cobra.Command {
 		Use:   "simulate --machine FILE|SYSFS-ROOT MANIFEST…",
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
-Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Where the configuration
-enables dra, ResourceClaims and ResourceClaimTemplates are allocated as the scheduler does. Kinds of Kubernetes that make no
-pods are skipped, so that the output of "helm template" can be used as it is; any other kind is an error. A manifest is a file,
-a folder with *.yaml, *.yml and *.json, or "-" for standard input.
+Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Kinds of Kubernetes that
+make no pods are skipped, so that the output of "helm template" can be used as it is; any other kind is an error. A manifest is
+a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the configuration enables dra, pods with resource
+claims are not placed: the scheduler chooses their NUMA nodes.
 
 A pod is admitted as by the kubelet, with its reasons (OutOfcpu, NodeAffinity, …), when the machine has its operating system
 (linux), what it asks for of allocatable CPU, memory, huge pages and extended resources, its labels where the machine file has
@@ -117,10 +117,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	log := logrus.New()
 	log.SetOutput(errOut)
 	log.SetLevel(logrus.ErrorLevel + logrus.Level(min(2*o.verbose, 4)))
-	if !read.Claims.Empty() && !c.DRA.Enabled {
-		fmt.Fprintln(errOut, "nri-memory-manager: dra.enabled is false in the configuration: resource claims are ignored")
-	}
-	result, err := o.simulate(ctx, c, simulator.Options{Machine: m, Admission: admission, Pods: read.Pods, Claims: read.Claims}, log)
+	result, err := o.simulate(ctx, c, simulator.Options{Machine: m, Admission: admission, Pods: read.Pods}, log)
 	switch {
 	case errors.Is(err, simulator.ErrNotEmpty):
 		return fmt.Errorf("--keep: %w", err)

@@ -327,8 +327,8 @@ func TestSimulateKeepsOnlyInANewOrEmptyFolder(t *testing.T) {
 	}
 }
 
-// The scheduler's part is simulated too: what has no room stays Pending and never reaches the node.
-func TestSimulateReadsClaims(t *testing.T) {
+// The scheduler chooses the NUMA nodes of claims: a pod with some is not placed, and keeps what the kubelet admitted it with.
+func TestSimulateLeavesClaimsToTheScheduler(t *testing.T) {
 	t.Parallel()
 	const manifests = `
 apiVersion: resource.k8s.io/v1
@@ -336,47 +336,42 @@ kind: ResourceClaimTemplate
 metadata: {name: half}
 spec: {spec: {devices: {requests: [{name: mem, exactly: {deviceClassName: numa-memory, capacity: {requests: {memory: 40Gi}}}}]}}}
 ---
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {name: shared}
-spec: {devices: {requests: [{name: mem, exactly: {deviceClassName: numa-memory, capacity: {requests: {memory: 1Gi}}}}]}}
----
-apiVersion: apps/v1
-kind: Deployment
+apiVersion: v1
+kind: Pod
 metadata: {name: db}
 spec:
-  replicas: 3
-  selector: {matchLabels: {a: b}}
-  template:
-    metadata: {labels: {a: b}}
-    spec:
-      resourceClaims: [{name: mem, resourceClaimTemplateName: half}]
-      containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 40Gi}, claims: [{name: mem}]}}]
+  resourceClaims: [{name: mem, resourceClaimTemplateName: half}]
+  containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 100Gi}, claims: [{name: mem}]}}]
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: one}
+metadata: {name: web}
 spec:
-  resourceClaims: [{name: mem, resourceClaimName: shared}, {name: none, resourceClaimTemplateName: missing}]
-  containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 1Gi}, claims: [{name: mem}]}}]
+  containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 1Gi}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: large}
+spec:
+  containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 160Gi}}}]
 `
-	code, out, errOut := run(t, manifests, "simulate", "--machine", "../testdata/machines/task-page.yaml", "--config", "../testdata/config/dra.yaml", "-o", "json", "-")
-	var result simulator.Result
-	must(t, json.Unmarshal([]byte(out), &result))
-	var got []string
-	for _, c := range result.Containers {
-		got = append(got, fmt.Sprintf("%s %v %v %s %s", c.Pod, c.Admitted, c.NUMANodes, c.Memory.RequestSource, c.Reason))
-	}
-	want := []string{
-		"db-0 true [1] claim ", "db-1 true [0] claim ", // node 1 has a little more
-		"db-2 false []  stays Pending: claim default/db-2-mem: cannot be allocated: no NUMA nodes have room for it",
-		"one false []  stays Pending: claim default/one-none: no manifest has ResourceClaimTemplate missing in namespace default",
-	}
-	if diff := cmp.Diff(want, got); diff != "" || code != 1 {
-		t.Errorf("exit status %d, %s\n%s", code, errOut, diff)
-	}
-	_, _, errOut = run(t, manifests, "simulate", "--machine", "../testdata/machines/task-page.yaml", "-")
-	if !strings.Contains(errOut, "dra.enabled is false in the configuration: resource claims are ignored") {
-		t.Errorf("without dra: %s", errOut)
+	const pending = "db false : not simulated: the scheduler chooses the NUMA nodes of resource claims; status shows them on the node where the pod runs"
+	without := filepath.Join(t.TempDir(), "config.yaml")
+	must(t, os.WriteFile(without, []byte("reservedMemory: 0:memory=1Gi;1:memory=1Gi\nevictionHard: {memory.available: 2Gi}\n"), 0o600))
+	for config, want := range map[string][]string{
+		"../testdata/config/dra.yaml": {pending, "web true 0: ", "large false : OutOfmemory: "},
+		without:                       {"db true 0: ", "web true 0: ", "large false : OutOfmemory: "},
+	} {
+		code, out, errOut := run(t, manifests, "simulate", "--machine", "../testdata/machines/task-page.yaml", "--config", config, "-o", "json", "-")
+		var result simulator.Result
+		must(t, json.Unmarshal([]byte(out), &result))
+		var got []string
+		for i, c := range result.Containers {
+			line := fmt.Sprintf("%s %v %s: %s", c.Pod, c.Admitted, c.CpusetMems, c.Reason)
+			got = append(got, line[:min(len(line), len(want[i]))])
+		}
+		if diff := cmp.Diff(want, got); diff != "" || code != 1 || !strings.Contains(errOut, "skipped what makes no pods: 1 ResourceClaimTemplate\n") {
+			t.Errorf("%s: exit status %d, %s\n%s\n%s", config, code, errOut, diff, out)
+		}
 	}
 }

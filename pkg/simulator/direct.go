@@ -1,7 +1,6 @@
 package simulator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -27,11 +25,10 @@ type Agent[S nriplugin.Session] interface {
 	decisions
 }
 
-// decisions are what an agent shows, and the claims that it is given.
+// decisions are what an agent shows.
 type decisions interface {
 	View() *ledger.View
 	Counters() agent.Counters
-	PrepareClaim(ctx context.Context, claim claims.Claim) error
 }
 
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
@@ -44,7 +41,6 @@ type Direct struct {
 	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
 	pods       map[string]ledger.Pod
 	containers []*api.Container
-	order      []int // of the devices for claims
 }
 
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
@@ -208,21 +204,6 @@ func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts
 // Nodes returns the agent's node map.
 func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 	return d.agent.View().Nodes, nil
-}
-
-// Claimable is what resource claims may have, in the order of the devices.
-func (d *Direct) Claimable() []claims.Capacity {
-	claimable := slices.Clone(d.agent.View().Claimable)
-	d.order = claims.Order(claimable, nil, d.order)
-	slices.SortStableFunc(claimable, func(a, b claims.Capacity) int {
-		return cmp.Compare(slices.Index(d.order, a.Node), slices.Index(d.order, b.Node))
-	})
-	return claimable
-}
-
-// PrepareClaim has the agent prepare a claim, as the driver does.
-func (d *Direct) PrepareClaim(ctx context.Context, claim claims.Claim) error {
-	return d.agent.PrepareClaim(ctx, claim)
 }
 
 // SourcesConnected reports whether every source of memory requests is connected.

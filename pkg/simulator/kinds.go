@@ -35,7 +35,7 @@ var podless = map[string]string{
 	"node.k8s.io":                  "RuntimeClass",
 	"policy":                       "PodDisruptionBudget",
 	"rbac.authorization.k8s.io":    "ClusterRole ClusterRoleBinding Role RoleBinding",
-	"resource.k8s.io":              "DeviceClass DeviceTaintRule ResourceSlice",
+	"resource.k8s.io":              "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourceSlice",
 	"scheduling.k8s.io":            "PriorityClass",
 	"storage.k8s.io":               "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
 }

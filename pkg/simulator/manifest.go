@@ -13,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	kyaml "sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
@@ -23,8 +22,6 @@ import (
 type Manifests struct {
 	// Pods are those that one node can have together.
 	Pods []*corev1.Pod
-	// Claims are those that the pods may use.
-	Claims Claims
 	// skipped is how many objects of a kind make no pods.
 	skipped map[string]int
 	// names and uids have the places of the pods.
@@ -36,18 +33,13 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("no manifest; want files, folders, or - for standard input")
 	}
-	m := newManifests()
+	m := &Manifests{skipped: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
 	for _, path := range paths {
 		if err := m.readPath(path, stdin); err != nil {
 			return nil, err
 		}
 	}
 	return m, m.refuseNone(strings.Join(paths, ", "))
-}
-
-func newManifests() *Manifests {
-	claims := Claims{Claims: map[string]*resourceapi.ResourceClaimSpec{}, Templates: map[string]*resourceapi.ResourceClaimSpec{}}
-	return &Manifests{Claims: claims, skipped: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
 }
 
 // Skipped names the kinds of objects that make no pods, with their numbers; empty where there are none.
@@ -154,9 +146,6 @@ func (m *Manifests) readObject(o object) error {
 	version, name := scalar(o.node, "apiVersion"), scalar(o.node, "kind")
 	if version == "" || name == "" {
 		return o.wrong("not a Kubernetes object: apiVersion and kind are missing")
-	}
-	if claim, err := m.readClaim(o, version+" "+name); claim || err != nil {
-		return err
 	}
 	kind, known := kinds[version+" "+name]
 	if !known {

@@ -21,10 +21,9 @@ func (n *Node) runPod(ctx context.Context, pod *corev1.Pod) error {
 		n.skipAll(pod, rejected.Error())
 		return nil
 	}
-	if pending := n.schedule(ctx, pod); pending != nil {
-		n.admission.Release(pod)
-		n.skipAll(pod, pending.Error())
-		return ctx.Err()
+	if len(pod.Spec.ResourceClaims) > 0 && n.config.DRA.Enabled {
+		n.skipAll(pod, claimsReason)
+		return nil
 	}
 	n.pods, n.living = append(n.pods, pod), append(n.living, pod)
 	if err := n.makeCgroup(pod); err != nil {
@@ -88,17 +87,8 @@ func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// schedule prepares a pod's claims. The error is why the scheduler does not bind the pod.
-func (n *Node) schedule(ctx context.Context, pod *corev1.Pod) error {
-	keeper, keeps := n.plugin.(claimKeeper)
-	if n.claims == nil || !keeps {
-		return nil
-	}
-	if err := n.claims.prepare(ctx, pod, keeper); err != nil {
-		return fmt.Errorf("stays Pending: %w", err)
-	}
-	return nil
-}
+// claimsReason is why a pod with resource claims has no NUMA nodes here: with dra.enabled they are those of its claims.
+const claimsReason = "not simulated: the scheduler chooses the NUMA nodes of resource claims; status shows them on the node where the pod runs"
 
 // makeCgroup is what the kubelet does before a pod's sandbox.
 func (n *Node) makeCgroup(pod *corev1.Pod) error {
@@ -117,9 +107,6 @@ func (n *Node) makeCgroup(pod *corev1.Pod) error {
 func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (admitted bool, err error) {
 	asked := n.container(pod, spec)
 	asked.Linux.Resources.Cpu.Cpus = n.admission.cpusOf(pod, spec)
-	if n.claims != nil {
-		asked.CDIDevices = n.claims.devices(pod, spec)
-	}
 	note := n.note(pod, spec)
 	note.CpusetCpus = asked.Linux.Resources.Cpu.Cpus
 	resources, err := n.runtime.CreateContainer(ctx, asked)

@@ -15,7 +15,6 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -63,8 +62,6 @@ type Options struct {
 	Admission *Admission
 	// Pods are from ReadFiles.
 	Pods []*corev1.Pod
-	// Claims are their resource claims; nothing heeds them unless Config enables dra.
-	Claims Claims
 	// Systemd is the kubelet's systemd cgroup driver; else cgroupfs.
 	Systemd bool
 	// PodAPI gives the node the kubelet's pod API; without it the plugin has only the runtime's events.
@@ -91,7 +88,6 @@ type Node struct {
 	config    config.Config
 	admission *Admission
 	toRun     []*corev1.Pod
-	claims    *scheduled // nil without dra
 	cleanUp   []func()
 
 	runtime    Runtime
@@ -104,9 +100,6 @@ type Node struct {
 // NewNode returns a node on which nothing runs yet.
 func NewNode(options Options) (n *Node, err error) {
 	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, admission: options.Admission, toRun: options.Pods}
-	if dra := options.Config.DRA; dra.Enabled {
-		n.claims = &scheduled{specs: options.Claims, driver: claims.Driver, prepared: map[string]claims.Claim{}}
-	}
 	made := n
 	defer func() {
 		if err != nil {
