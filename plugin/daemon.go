@@ -22,7 +22,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
@@ -45,7 +44,6 @@ type daemonOptions struct {
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
 	pluginRegistry, cdi string // of the kubelet and the runtime, for resource claims
 	record              string // folder of the recordings; empty records nothing
-	recordSize          quantity.Bytes
 	timings             timings
 	verbose             int // -v
 	log                 *logrus.Logger
@@ -129,9 +127,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		with.Claims = d.preparedClaims
 	}
 	if options.record != "" {
-		d.recorder, err = recording.New(recording.Options{
-			Dir: options.record, Size: uint64(options.recordSize), Version: version, Log: d.log,
-		})
+		d.recorder, err = recording.New(recording.Options{Dir: options.record, Size: 64 << 20, Version: version, Log: d.log})
 		if err != nil {
 			return nil, fmt.Errorf("--record: %w", err)
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -28,11 +26,8 @@ type runOptions struct {
 	logFormat   string
 }
 
-// leastRecording has room for the state of a thousand containers, with which each of the files of a recording begins.
-const leastRecording = quantity.Bytes(8 << 20)
-
 func newRunCommand() *cobra.Command {
-	o := runOptions{daemonOptions: daemonOptions{timings: defaultTimings(), recordSize: 64 << 20}}
+	o := runOptions{daemonOptions: daemonOptions{timings: defaultTimings()}}
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the plugin beside containerd or CRI-O",
@@ -63,7 +58,8 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.kubeletState, "import-kubelet-state", "", "a kubelet's memory_manager_state to import where the state folder has no state file")
 	flags.StringVar(&o.daemonSet, "daemonset", "", "NAMESPACE/NAME of the DaemonSet that runs this: with onTermination: Rollback, the values are kept as long as it stands")
 	flags.StringVar(&o.record, "record", "", "folder to record events and decisions in, for replay; empty records nothing")
-	flags.TextVar(&o.recordSize, "record-size", o.recordSize, "room for the recordings, a quantity of at least 8Mi; the oldest are removed")
+	flags.String("record-size", "", "")
+	_ = flags.MarkDeprecated("record-size", "recordings have 64Mi; remove the flag") // it is there
 	flags.StringVar(&o.logFormat, "log-format", logText, "format of the log: text or json")
 	flags.Var(&o.timings, "timings", "")
 	_ = flags.MarkHidden("timings") // it is there
@@ -85,9 +81,6 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	if err := cmp.Or(checkOwner(o.daemonSet), o.apiOptions.check()); err != nil {
 		return err
-	}
-	if o.recordSize < leastRecording {
-		return fmt.Errorf("--record-size: want %s or more, got %s", leastRecording, o.recordSize)
 	}
 	if o.config, err = loadConfig(o.configPath); err != nil {
 		return err

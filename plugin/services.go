@@ -36,7 +36,7 @@ func (d *daemon) services() ([]part, error) {
 	counters := cgroupfs.NewSampler(cgroupfs.FreshTime, d.tree.Counters)
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests:   func() podinfo.Stats { return d.agent.Counters().Requests },
-		Migrations: d.agent.Migrations, Recorder: d.recorder, LastKill: d.kills.Last, Risks: d.kills.Risks,
+		Migrations: d.agent.Migrations, LastKill: d.kills.Last, Risks: d.kills.Risks,
 		Tree: d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: d.options.nodeName, PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Kills: d.kills.Totals, Risks: d.kills.Risks,
 		Version: version}

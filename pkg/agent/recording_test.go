@@ -11,7 +11,7 @@ import (
 // recorded records what a node's agents do; replayed ends that and wants the same decisions again.
 func recorded(t *testing.T) (option func(*node), replayed func() recording.Summary) {
 	dir := t.TempDir()
-	recorder, err := recording.New(recording.Options{Dir: dir, Size: 512 << 10, Version: "test"})
+	recorder, err := recording.New(recording.Options{Dir: dir, Size: 4 << 20, Version: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,9 +3,7 @@ package recording
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -18,8 +16,8 @@ import (
 type Options struct {
 	// Dir is the folder of the segments; it is made where it is missing.
 	Dir string
-	// Size is how many bytes the segments may have in all.
-	Size uint64
+	// Size is how many bytes the segments may have in all. They have more where a state has more than a sixteenth of it.
+	Size int64
 	// Version is the program's.
 	Version string
 	// Log gets problems; nil is logrus' standard logger.
@@ -27,36 +25,34 @@ type Options struct {
 }
 
 const (
-	// segments is how many the ring has.
+	// segments is how many are kept.
 	segments = 8
-	// queueSize is how many events may wait to be encoded.
+	// queueSize is how many events may wait to be written.
 	queueSize = 1024
+	// retryInterval is how long after a failed write the next segment is tried.
+	retryInterval = time.Minute
 )
 
-// Recorder writes recordings. Begin and Record are called by the ledger's driver under its lock, and wait for nothing; the
-// other methods may be called from any goroutine.
+// Recorder writes recordings. Begin and Record are called by the ledger's driver under its lock, and wait for nothing; Close
+// may be called from any goroutine.
 type Recorder struct {
 	options Options
 	log     logrus.FieldLogger
 	queue   chan any // start or entry
 	ended   chan struct{}
 
-	mu      sync.Mutex
-	closed  bool
-	number  uint64 // of the last event
-	lost    uint64 // events since the last that is in the queue
-	renew   bool   // a new segment is to begin
-	file    string // the segment that events go to
-	decided map[subject]Place
-	found   Place // the event that last decided about all containers
-	pruneAt int
+	mu     sync.Mutex
+	closed bool
+	number uint64 // of the last event
+	gap    bool   // the last event is not in the queue
+	renew  bool   // a new segment is to begin
 }
 
 // start is the beginning of a segment.
 type start struct {
-	at          time.Time
-	state       ledger.State
-	first, lost uint64
+	at    time.Time
+	state ledger.State
+	first uint64
 }
 
 // entry is an event.
@@ -67,21 +63,9 @@ type entry struct {
 	effects ledger.Effects
 }
 
-// subject is a container over its restarts.
-type subject struct{ uid, container string }
-
-// Place is where a decision is recorded, for replay; its JSON is a part of status.
-type Place struct {
-	File  string `json:"file"`
-	Event uint64 `json:"event"`
-}
-
 // New returns a recorder. Its goroutine runs until Close.
 func New(o Options) (*Recorder, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("record: %w", err)
-	}
-	if _, err := segmentsIn(o.Dir); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
 	r := newRecorder(o)
@@ -93,10 +77,7 @@ func newRecorder(o Options) *Recorder {
 	if o.Log == nil {
 		o.Log = logrus.StandardLogger()
 	}
-	return &Recorder{
-		options: o, log: o.Log.WithField("recording", o.Dir), queue: make(chan any, queueSize), ended: make(chan struct{}),
-		decided: map[subject]Place{},
-	}
+	return &Recorder{options: o, log: o.Log.WithField("recording", o.Dir), queue: make(chan any, queueSize), ended: make(chan struct{})}
 }
 
 // Begin starts the recording with the state of a ledger.
@@ -116,13 +97,8 @@ func (r *Recorder) Record(now time.Time, l *ledger.Ledger, event ledger.Event, e
 	}
 	r.number++
 	effects.Notes = nil
-	if r.lost > 0 || !r.offer(entry{number: r.number, at: now, event: event, effects: effects}) {
-		r.lost++
-		r.renew = true
-	} else {
-		r.decide(l, event, effects)
-	}
-	if r.renew {
+	r.gap = r.gap || !r.offer(entry{number: r.number, at: now, event: event, effects: effects})
+	if r.gap || r.renew {
 		r.beginSegment(now, l)
 	}
 }
@@ -142,50 +118,9 @@ func (r *Recorder) beginSegment(now time.Time, l *ledger.Ledger) {
 	if r.closed || len(r.queue) > queueSize/2 {
 		return
 	}
-	if r.offer(start{at: now, state: l.Snapshot(), first: r.number + 1, lost: r.lost}) {
-		r.renew, r.lost, r.file = false, 0, filepath.Join(r.options.Dir, nameAt(now))
+	if r.offer(start{at: now, state: l.Snapshot(), first: r.number + 1}) {
+		r.gap, r.renew = false, false
 	}
-}
-
-// decide keeps in mind which event decided about a container.
-func (r *Recorder) decide(l *ledger.Ledger, event ledger.Event, effects ledger.Effects) {
-	here := Place{File: r.file, Event: r.number}
-	switch event.(type) {
-	case ledger.Reconfigure:
-		clear(r.decided)
-		r.found = here
-	case ledger.Synchronize:
-		r.found = here
-	}
-	if d := effects.Decision; d != nil {
-		r.decided[subject{d.UID, d.Container}] = here
-	}
-	if len(r.decided) > r.pruneAt {
-		living := map[string]bool{}
-		for _, ref := range l.Refs() {
-			living[ref.UID] = true
-		}
-		maps.DeleteFunc(r.decided, func(s subject, _ Place) bool { return !living[s.uid] })
-		r.pruneAt = 2*len(r.decided) + 64
-	}
-}
-
-// Place is where the last decision about a container of a pod is recorded; nil when that segment is gone, or was never written, and
-// without a recorder.
-func (r *Recorder) Place(uid, container string) *Place {
-	if r == nil {
-		return nil
-	}
-	r.mu.Lock()
-	place, known := r.decided[subject{uid, container}]
-	if !known {
-		place = r.found
-	}
-	r.mu.Unlock()
-	if _, err := os.Stat(place.File); err != nil {
-		return nil
-	}
-	return &place
 }
 
 // Close writes what is in the queue and ends the recording.
@@ -204,14 +139,10 @@ func (r *Recorder) Close(ctx context.Context) error {
 	}
 }
 
-// retryInterval is how long after a failed write the next segment is tried.
-const retryInterval = time.Minute
-
 // writer is what the goroutine of a Recorder has.
 type writer struct {
 	*Recorder
 	now   *segment  // nil when there is none
-	lost  uint64    // events since it ended
 	asked time.Time // when the last segment began or was asked for
 	full  bool      // another one was asked for
 	fails bool      // in the log
@@ -232,14 +163,12 @@ func (r *Recorder) run() {
 	w.end()
 }
 
-// begin begins a segment.
+// begin begins a segment, and removes the oldest.
 func (w *writer) begin(s start) {
 	w.end()
-	w.lost += s.lost
-	s.lost = w.lost
 	now, err := begin(w.options.Dir, w.options.Version, s)
 	if w.problem(err); err == nil {
-		w.now, w.lost = now, 0
+		w.now = now
 		if err := w.makeRoom(); err != nil { // it can be written all the same
 			w.log.WithError(err).Warn("old recordings cannot be removed: they take up more than they may")
 		}
@@ -250,7 +179,6 @@ func (w *writer) begin(s start) {
 // add writes an event, and asks for a new segment where this one is full, or there is none.
 func (w *writer) add(e entry) {
 	if w.now == nil {
-		w.lost++
 		if e.at.Sub(w.asked) >= retryInterval {
 			w.asked = e.at
 			w.ask()
@@ -258,15 +186,11 @@ func (w *writer) add(e entry) {
 		return
 	}
 	err := w.now.add(e)
-	if err == nil && len(w.queue) == 0 {
-		err = w.now.flush()
-	}
 	if w.problem(err); err != nil {
-		w.lost++
 		w.end()
 		return
 	}
-	if !w.full && w.now.full(w.options.Size) {
+	if !w.full && w.now.size() > max(w.options.Size/(segments+1), 2*w.now.begins) { // one segment's place is for what is in the queue
 		w.full = true
 		w.ask()
 	}
@@ -301,19 +225,11 @@ func (w *writer) problem(err error) {
 	w.fails = err != nil
 }
 
-// makeRoom removes the oldest segments, so that a full one fits in.
+// makeRoom removes the oldest segments.
 func (w *writer) makeRoom() error {
 	files, err := segmentsIn(w.options.Dir)
-	total := int64(w.options.Size / segments)
-	for _, file := range files {
-		total += file.Size()
-	}
-	for _, file := range files {
-		if err != nil || total <= int64(w.options.Size) || file.Name() == w.now.name {
-			break
-		}
-		err = os.Remove(filepath.Join(w.options.Dir, file.Name()))
-		total -= file.Size()
+	for ; err == nil && len(files) > segments; files = files[1:] {
+		err = os.Remove(files[0])
 	}
 	return err
 }

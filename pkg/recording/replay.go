@@ -1,20 +1,19 @@
 package recording
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -44,7 +43,7 @@ type Summary struct {
 	Events    uint64 `json:"events"`
 	Decisions uint64 `json:"decisions"`
 	Differ    uint64 `json:"differ"`
-	// Missing are events that were not recorded.
+	// Missing are events between those of the files that were not recorded.
 	Missing uint64 `json:"missing"`
 	// Cut are files whose last line is incomplete, as after a loss of power.
 	Cut []string `json:"cut,omitempty"`
@@ -53,7 +52,7 @@ type Summary struct {
 // Visitor receives what a replay finds, in the order of the recording.
 type Visitor struct {
 	Decision func(Decision) error
-	// Missing receives how many events were not recorded before the first of a file.
+	// Missing receives how many events were not recorded between the last of a file and the first of the next.
 	Missing func(file string, events uint64) error
 }
 
@@ -67,22 +66,17 @@ func Replay(path string, visit Visitor) (Summary, error) {
 	}
 	files := []string{path}
 	if r.folder = info.IsDir(); r.folder {
-		segments, err := segmentsIn(path)
-		if err != nil {
-			return r.Summary, fmt.Errorf("replay: %w", err)
-		}
-		if len(segments) == 0 {
-			return r.Summary, fmt.Errorf("replay: %s has no recordings: want files named %s…%s", path, prefix, suffix)
-		}
-		files = files[:0]
-		for _, segment := range segments {
-			files = append(files, filepath.Join(path, segment.Name()))
+		files, err = segmentsIn(path)
+		files = slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, packed) })
+		if err == nil && len(files) == 0 {
+			err = fmt.Errorf("%s has no recordings: want files named %s…%s", path, prefix, suffix)
 		}
 	}
-	for _, file := range files {
-		if err := r.file(file); err != nil {
-			return r.Summary, fmt.Errorf("replay: %w", err)
-		}
+	for i := 0; err == nil && i < len(files); i++ {
+		err = r.file(files[i])
+	}
+	if err != nil {
+		return r.Summary, fmt.Errorf("replay: %w", err)
 	}
 	return r.Summary, nil
 }
@@ -96,59 +90,40 @@ type replay struct {
 	name   string
 	ledger *ledger.Ledger
 	next   uint64
-	events map[uint64]line // of this segment
 }
 
-// longest bounds a line, in bytes; that of the state of a thousand containers has 3 MB.
-const longest = 256 << 20
-
 func (r *replay) file(path string) error {
-	in, closer, err := open(path)
+	if strings.HasSuffix(path, packed) {
+		return fmt.Errorf("%s: recorded by a version before v0.3.0: replay it with that version", path)
+	}
+	text, err := durable.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer closer.Close()
-	return r.segment(path, in)
+	return r.segment(path, text)
 }
 
 // segment replays the lines of one.
-func (r *replay) segment(name string, in io.Reader) error {
-	r.name, r.ledger, r.events = name, nil, map[uint64]line{}
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, longest)
-	lines.Split(whole)
-	number, cut := 0, false
-	for !cut && lines.Scan() {
+func (r *replay) segment(name string, text []byte) error {
+	r.name, r.ledger = name, nil
+	if len(text) == 0 && !r.folder {
+		return fmt.Errorf("%s:1: the file is empty, want the header of a recording", name)
+	}
+	number := 0
+	for line := range bytes.Lines(text) {
 		number++
-		text := lines.Bytes()
-		if cut = text[len(text)-1] != '\n' && (number > 1 || r.folder); cut { // what a loss of power has left of the last one
+		if line[len(line)-1] != '\n' && (number > 1 || r.folder) {
+			number = 0 // what a loss of power has left of the last one
 			break
 		}
-		if err := r.line(number, text); err != nil {
+		if err := r.line(number, line); err != nil {
 			return fmt.Errorf("%s:%d: %w", name, number, err)
 		}
 	}
-	err := lines.Err()
-	switch {
-	case cut, number > 0 && errors.Is(err, io.ErrUnexpectedEOF), number == 0 && r.folder:
+	if number == 0 {
 		r.Cut = append(r.Cut, name)
-	case err != nil:
-		return fmt.Errorf("%s:%d: %w", name, number+1, err)
-	case number == 0:
-		return fmt.Errorf("%s:1: the file is empty, want the header of a recording", name)
 	}
 	return nil
-}
-
-// whole splits into lines with their line feeds.
-func whole(data []byte, end bool) (advance int, token []byte, err error) {
-	if i := bytes.IndexByte(data, '\n'); i >= 0 {
-		return i + 1, data[:i+1], nil
-	}
-	if end && len(data) > 0 {
-		return len(data), data, nil
-	}
-	return 0, nil, nil
 }
 
 func (r *replay) line(number int, text []byte) error {
@@ -185,10 +160,11 @@ func (r *replay) header(text []byte) error {
 	if r.ledger, err = resume(h.State); err != nil {
 		return fmt.Errorf("the state of the ledger of version %s cannot be read: %w", h.Version, err)
 	}
+	missing := h.First - min(h.First, cmp.Or(r.next, h.First)) // a daemon that starts counts from the beginning
 	r.next = h.First
-	r.Missing += h.Lost
-	if h.Lost > 0 && r.visit.Missing != nil {
-		return r.visit.Missing(r.name, h.Lost)
+	r.Missing += missing
+	if missing > 0 && r.visit.Missing != nil {
+		return r.visit.Missing(r.name, missing)
 	}
 	return nil
 }
@@ -204,15 +180,6 @@ func resume(text json.RawMessage) (*ledger.Ledger, error) {
 
 // step applies an event and compares its effects.
 func (r *replay) step(l line) error {
-	if l.Same > 0 {
-		same, there := r.events[l.Same]
-		if !there {
-			return fmt.Errorf("same: want the number of an earlier event of this file, got %d", l.Same)
-		}
-		l.Kind, l.Event = same.Kind, same.Event
-	} else if len(l.Event) >= leastRepeated {
-		r.events[l.Number] = l
-	}
 	event, err := decodeEvent(l.Kind, l.Event)
 	if err != nil {
 		return err
@@ -224,9 +191,6 @@ func (r *replay) step(l line) error {
 	replayed, err := encodeEffects(effects)
 	if err != nil {
 		return err
-	}
-	if l.Effects == nil {
-		l.Effects = json.RawMessage(noEffects)
 	}
 	r.Events++
 	d := Decision{File: r.name, Event: l.Number, At: l.At, Kind: l.Kind, Outcome: l.Effects, Err: effects.Err}

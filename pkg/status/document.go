@@ -20,7 +20,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
@@ -155,8 +154,6 @@ type Container struct {
 	OOMRisk *oom.Risk `json:"oomRisk,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
-	// Recording is where the last decision is recorded; absent unless that is on.
-	Recording *recording.Place `json:"recording,omitempty"`
 }
 
 // Usage is what the kernel counts for a container.
@@ -184,7 +181,6 @@ type Sources struct {
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Reclaim    func() *reclaim.Report              // nil where there is no kernel to ask
-	Recorder   *recording.Recorder                 // nil without recordings
 	LastKill   func(uid, container string) *oom.Verdict
 	Risks      func() map[string]*oom.Risk // by cgroup; nil shows none
 	Tree       *cgroupfs.Tree              // nil leaves out what the cgroups above the pods hold
@@ -311,12 +307,11 @@ type known struct {
 	usage   map[string]*Usage       // by cgroup
 	moves   map[string]*Migration   // by cgroup
 	risks   map[string]*oom.Risk    // by cgroup
-	record  *recording.Recorder
-	refused map[[2]string]bool // by pod UID and container: the last word about its placement
+	refused map[[2]string]bool      // by pod UID and container: the last word about its placement
 }
 
 func (s Sources) known(view *ledger.View) known {
-	k := known{refused: map[[2]string]bool{}, record: s.Recorder, moves: s.migrations(view)}
+	k := known{refused: map[[2]string]bool{}, moves: s.migrations(view)}
 	if s.Statuses != nil {
 		k.guarded = s.Statuses()
 	}
@@ -334,7 +329,7 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], Recording: k.record.Place(uid, view.Name)}
+		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup]}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}

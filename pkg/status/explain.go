@@ -13,7 +13,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -52,8 +51,6 @@ type Explanation struct {
 	Throttling *Throttling `json:"throttling,omitempty"`
 	// OOMKill is the verdict on the last OOM kill in the container; absent without one.
 	OOMKill *oom.Verdict `json:"oomKill,omitempty"`
-	// Recording is where the last decision is recorded; absent unless that is on.
-	Recording *recording.Place `json:"recording,omitempty"`
 }
 
 // Values are a container's memory request and the values of its files that follow from it, in bytes.
@@ -83,7 +80,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy,
-			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
+			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices,
 		}
 		if s.LastKill != nil {
 			d.OOMKill = s.LastKill(pod.UID, c.Name)
@@ -198,9 +195,6 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if d.Throttling != nil {
 		fmt.Fprintf(b, "    %s\n    %s\n", d.Throttling, d.Throttling.Helps)
-	}
-	if r := d.Recording; r != nil {
-		fmt.Fprintf(b, "  recorded as event %d of %s\n", r.Event, r.File)
 	}
 }
 
