@@ -23,7 +23,7 @@ func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
 		must(t, err)
 		return strings.Fields(string(output))
 	}
-	packages, support := list("-deps", "."), list("../pkg/testing/...")
+	packages, support := list("-deps", "."), list("../pkg/testing/...", "./demo")
 	if len(support) == 0 {
 		t.Error("there is no test support where it is looked for")
 	}
@@ -35,6 +35,22 @@ func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
 	) {
 		if slices.Contains(packages, unwanted) {
 			t.Errorf("the daemon imports %s", unwanted)
+		}
+	}
+}
+
+// A feature is a room of its own and knows no other one; what tells people of them knows them all.
+func TestFeaturesImportNoOther(t *testing.T) {
+	t.Parallel()
+	features := []string{"claims/dra", "deficit/sampler", "devices", "guard", "history", "nodetopology", "oom", "podresources", "reclaim", "recording"}
+	for _, feature := range features {
+		output, err := exec.Command("go", "list", "-f", "{{join .Imports \"\\n\"}}", "../pkg/"+feature).Output()
+		must(t, err)
+		for _, imported := range strings.Fields(string(output)) {
+			other := strings.TrimPrefix(imported, "github.com/nri-memory-manager/nri-memory-manager/pkg/")
+			if slices.Contains(features, other) {
+				t.Errorf("%s imports %s", feature, other)
+			}
 		}
 	}
 }

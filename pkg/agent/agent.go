@@ -20,6 +20,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit/sampler"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -115,7 +117,7 @@ type Agent struct {
 	devices   Devices         // nil finds none
 	counters  counters
 	ancestors ancestors
-	deficits  deficits
+	deficits  *sampler.Sampler
 
 	own         atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
 	received    atomic.Uint64          // events of runtimes so far
@@ -130,9 +132,10 @@ type Agent struct {
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	picture      *picture // of the last View
-	epoch        uint64   // of the last session
-	session      *Session // nil when no runtime is connected
+	picture      *picture       // of the last View
+	sampled      []deficit.Node // by the ledger
+	epoch        uint64         // of the last session
+	session      *Session       // nil when no runtime is connected
 	reread       func(context.Context, claims.Claim)
 	failing      map[string]string // files of the state folder, in the log
 	protectFails bool              // in the log
@@ -176,6 +179,7 @@ func New(opts Options) (*Agent, error) {
 		reread:   func(context.Context, claims.Claim) {},
 		unusable: map[string]string{},
 	}
+	a.deficits = &sampler.Sampler{View: a.View, Machine: a.hardware, Tree: a.tree, Sysfs: a.sysfs, Log: a.log, Now: a.now}
 	if err := a.lockStateDir(opts.StateDir); err != nil {
 		return nil, err
 	}

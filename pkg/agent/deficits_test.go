@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -43,7 +44,7 @@ func (n *node) uses(c Container, anon, file [2]uint64) {
 }
 
 func (n *node) sample() *deficit.Sample {
-	n.takeSample()
+	n.deficits.Take()
 	return n.View().NodeMemory
 }
 
@@ -154,6 +155,9 @@ func TestAContainerThatCannotBeReadIsNotCounted(t *testing.T) {
 	}
 }
 
+// The sampler's: how many containers it reads for one sample, and how old that may become.
+const sampleReads, sampleAge = 100, 20 * time.Second
+
 // Each sample reads a bounded number of containers, and the first is not shown before all have been read.
 func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
 	n := newNode(t, "", withSysfs(t))
@@ -169,11 +173,6 @@ func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
 	}
 	if unused := n.sample().Node(0).Unused; unused != pods*3*mi {
 		t.Errorf("%d are unused on the node, want %d", unused, pods*3*mi)
-	}
-	for _, p := range n.deficits.pages {
-		if p.round == 0 {
-			t.Error("a container was not read")
-		}
 	}
 }
 
@@ -252,6 +251,6 @@ func BenchmarkSampleOf1000Containers(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		n.takeSample()
+		n.deficits.Take()
 	}
 }

@@ -37,7 +37,7 @@ func (a *Agent) View() *ledger.View {
 	})
 	// What follows is this caller's own copy.
 	own := shared.View
-	own.Taken, own.NodeMemory = a.now(), a.deficits.last.Load()
+	own.Taken, own.NodeMemory = a.now(), a.deficits.Last()
 	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own))
 	if own.Config.Config.RolledBack {
 		own.Conditions = append(own.Conditions, rolledBack)

@@ -55,7 +55,7 @@ var managedBy = map[string]string{"app.kubernetes.io/managed-by": "nri-memory-ma
 
 // Run exports until ctx ends. Nothing is sent while nothing has changed, but for a look at every readEvery'th period.
 func (e *Exporter) Run(ctx context.Context) {
-	Kept{
+	apiserver.Kept[*ledger.View]{
 		Kind: "NodeResourceTopology", View: e.View, Write: e.export, Period: e.Period, Look: e.look, Log: e.Log,
 		Due: func(view *ledger.View) bool { return e.due(view, time.Now()) },
 	}.Run(ctx)
@@ -156,7 +156,7 @@ func (e *Exporter) get(ctx context.Context) error {
 }
 
 func (e *Exporter) create(ctx context.Context, zones []Zone, attributes []Attribute) error {
-	owners, unowned := Owners(ctx, e.Client, e.Node)
+	owners, unowned := apiserver.Owners(ctx, e.Client, e.Node)
 	err := e.send(ctx, e.Client.Post(), &NodeResourceTopology{
 		ObjectMeta: metav1.ObjectMeta{Name: e.Node, Labels: managedBy, OwnerReferences: owners}, Zones: zones, Attributes: attributes})
 	if apierrors.IsNotFound(err) {

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 )
 
 // publisher keeps one ResourceSlice equal to what claims may have of this machine's NUMA nodes.
@@ -44,7 +44,7 @@ func newPublisher(o Options) *publisher { return &publisher{Options: o, watched:
 // run publishes until ctx ends. The slice is watched, because a kubelet deletes it when it starts and when this driver is away.
 func (p *publisher) run(ctx context.Context) {
 	go p.watch(ctx)
-	nodetopology.Kept{
+	apiserver.Kept[*ledger.View]{
 		Kind: "ResourceSlice", View: p.Ledger.View, Due: p.due, Write: p.publish, Period: writeEvery, Log: p.Log,
 	}.Run(ctx)
 }
@@ -167,7 +167,7 @@ func orderOf(devices []resourceapi.Device) (order []int) {
 }
 
 func (p *publisher) create(ctx context.Context, view *ledger.View) error {
-	owners, unowned := nodetopology.Owners(ctx, p.Client, p.Node)
+	owners, unowned := apiserver.Owners(ctx, p.Client, p.Node)
 	err := p.send(ctx, p.Client.Post(), &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: p.slice(), OwnerReferences: owners}, Spec: p.spec(view),
 	})

@@ -1,4 +1,4 @@
-package nodetopology
+package apiserver
 
 import (
 	"cmp"
@@ -11,19 +11,17 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// Kept is an object that follows from the View.
-type Kept struct {
+// Kept is an object that follows from a view of this node.
+type Kept[V any] struct {
 	// Kind is what the log calls it.
 	Kind string
-	View func() *ledger.View
+	View func() V
 	// Due reports whether there is something to write or to read. It waits for nobody.
-	Due func(*ledger.View) bool
+	Due func(V) bool
 	// Write makes the object what it should be.
-	Write func(context.Context, *ledger.View) error
+	Write func(context.Context, V) error
 	// Period is the mean time between two writes while something changes all the time. A change after a quiet time is written at once.
 	Period time.Duration
 	// Look is how often the View is looked at for a change; 0 is 200 ms, so that pods which start together share a write.
@@ -39,7 +37,7 @@ const (
 
 // Run keeps the object until ctx ends. An API server that does not answer is asked again after a period, stretched by up to a fifth at
 // random, so that a cluster's nodes do not ask in step.
-func (k Kept) Run(ctx context.Context) {
+func (k Kept[V]) Run(ctx context.Context) {
 	limit := rate.NewLimiter(rate.Every(k.Period), burst)
 	failing := false
 	for {

@@ -1,0 +1,225 @@
+// Package sampler samples what is allocated and unused on NUMA nodes, and what the kernel has available for it.
+package sampler
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+)
+
+const (
+	// samplePeriod is the time between two samples of what is allocated and unused on the NUMA nodes, and available.
+	samplePeriod = 2 * time.Second
+	// sampleReads is how many containers' memory.numa_stat are read for one sample, so that its cost does not grow with the node:
+	// those that were read longest ago.
+	sampleReads = 100
+	// sampleAge is how old a sample may become on a node with more containers than that, while nothing is decided by samples and none
+	// of the NUMA nodes loses memory.
+	sampleAge = 20 * time.Second
+)
+
+// Sampler samples whether allocations hold. Its exported fields are set before its first use.
+type Sampler struct {
+	View    func() *ledger.View
+	Machine func() machine.Machine // as read last
+	Tree    *cgroupfs.Tree
+	Sysfs   string // "" where the machine is described by a file
+	Log     logrus.FieldLogger
+	Now     func() time.Time
+
+	last  atomic.Pointer[deficit.Sample]
+	of    uint64                // the generation of the view that the last sample was taken of
+	begun bool                  // a deficit is in the log
+	pages map[string]*pagesRead // by cgroup
+	round uint64
+}
+
+// pagesRead is what was read of a cgroup last; its round is 0 before the first time.
+type pagesRead struct {
+	pages   []deficit.Pages
+	round   uint64
+	unknown error
+	listed  uint64 // the last round in which there was such a cgroup
+}
+
+// Last is the last sample; nil before the first. It may be called from any goroutine.
+func (s *Sampler) Last() *deficit.Sample { return s.last.Load() }
+
+// Run samples until ctx ends.
+func (s *Sampler) Run(ctx context.Context) {
+	ticker := time.NewTicker(samplePeriod)
+	defer ticker.Stop()
+	for {
+		s.Take()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Take takes one sample. It belongs to one goroutine.
+func (s *Sampler) Take() {
+	view, before := s.View(), s.Last()
+	sample := &deficit.Sample{}
+	memory, err := s.nodeMemory(view)
+	if err == nil && s.stands(before, view, memory) {
+		return
+	}
+	s.of = view.Generation
+	switch {
+	case err != nil:
+		sample.Unknown = err.Error()
+	default:
+		cgroups := view.Holding()
+		s.read(cgroups)
+		switch waiting, err := s.fill(cgroups); {
+		case err != nil:
+			sample.Unknown = err.Error()
+		case waiting && !before.Known():
+			sample.Unknown = "not all containers have been looked at yet"
+		default:
+			sample = deficit.Take(s.Now(), memory, cgroups)
+		}
+	}
+	sample.At = s.Now()
+	s.last.Store(sample)
+	if sample.Known() {
+		s.log(sample)
+	}
+}
+
+// stands reports whether another sample would cost much and tell nothing.
+func (s *Sampler) stands(last *deficit.Sample, view *ledger.View, memory []deficit.Memory) bool {
+	return view.Generation == s.of && len(s.pages) > sampleReads && last.Stands(memory) && s.Now().Sub(last.At) < sampleAge
+}
+
+// nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
+func (s *Sampler) nodeMemory(view *ledger.View) ([]deficit.Memory, error) {
+	switch {
+	case !view.Config.Static:
+		return nil, errors.New("memoryManagerPolicy is None: nothing is allocated")
+	case s.Sysfs == "":
+		return nil, errors.New("the machine is described by a file: there is no kernel to ask")
+	}
+	return sysfs.NodeMemory(s.Sysfs, s.Machine())
+}
+
+// read reads the cgroups that were read longest ago, and forgets those that are no more.
+func (s *Sampler) read(cgroups []deficit.Cgroup) {
+	s.round++
+	if s.pages == nil {
+		s.pages = map[string]*pagesRead{}
+	}
+	due := make([]string, 0, len(cgroups))
+	for _, held := range cgroups {
+		p := s.pages[held.Path]
+		if p == nil {
+			p = &pagesRead{}
+			s.pages[held.Path] = p
+		}
+		if p.listed != s.round && held.Path != "" {
+			due = append(due, held.Path)
+		}
+		p.listed = s.round
+	}
+	for path, p := range s.pages {
+		if p.listed != s.round {
+			delete(s.pages, path)
+		}
+	}
+	for _, path := range s.oldest(due) {
+		s.pages[path].take(s.Tree.Pages(path))
+		s.pages[path].round = s.round
+	}
+}
+
+// oldest are the cgroups whose turn it is.
+func (s *Sampler) oldest(due []string) []string {
+	if len(due) > sampleReads {
+		slices.SortStableFunc(due, func(x, y string) int { return cmp.Compare(s.pages[x].round, s.pages[y].round) })
+		due = due[:sampleReads]
+	}
+	return due
+}
+
+// take keeps what was read. A cgroup that is gone, or not made yet, has no pages.
+func (p *pagesRead) take(found map[int]cgroupfs.NodePages, err error) {
+	p.pages, p.unknown = nil, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.unknown = err
+		return
+	}
+	for node, pages := range found {
+		p.pages = append(p.pages, deficit.Pages{Node: node, Resident: pages.Resident, File: pages.File})
+	}
+}
+
+// fill puts what was read into the cgroups, and reports whether some have not been read yet. One that cannot be read is not counted;
+// the error is that of the first where none can.
+func (s *Sampler) fill(cgroups []deficit.Cgroup) (waiting bool, err error) {
+	known := false
+	for i := range cgroups {
+		p := s.pages[cgroups[i].Path]
+		if p.unknown != nil {
+			cgroups[i].Unread = p.unknown.Error()
+			err = cmp.Or(err, p.unknown)
+			continue
+		}
+		waiting = waiting || p.round == 0 && cgroups[i].Path != ""
+		known = known || p.round > 0
+		cgroups[i].Pages = p.pages
+	}
+	if known {
+		err = nil
+	}
+	return waiting, err
+}
+
+// FreeNow are the nodes of the last sample with the memory that the kernel has free now, as they are where that cannot be read; nil
+// where the sample is not known. It may be called from any goroutine.
+func (s *Sampler) FreeNow() []deficit.Node {
+	sample := s.Last()
+	if !sample.Known() {
+		return nil
+	}
+	found, err := sysfs.NodeMemory(s.Sysfs, s.Machine())
+	if err != nil {
+		return sample.Nodes
+	}
+	nodes := slices.Clone(sample.Nodes)
+	for i := range nodes {
+		for _, m := range found {
+			if n := &nodes[i]; n.ID == m.Node {
+				n.Free, n.Reclaimable = m.Free, min(n.Reclaimable, m.File)
+			}
+		}
+	}
+	return nodes
+}
+
+// log says when a deficit begins, and when there is none any more.
+func (s *Sampler) log(sample *deficit.Sample) {
+	switch {
+	case s.begun && sample.Deficit() == 0:
+		s.begun = false
+		s.Log.Info("the NUMA nodes have enough memory available again for what is allocated on them")
+	case !s.begun && sample.Overcommitted():
+		s.begun = true
+		s.Log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes have less memory available than is allocated on them and not used yet")
+	}
+}
