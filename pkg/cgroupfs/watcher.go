@@ -25,7 +25,7 @@ type Watcher struct {
 	tree    *Tree
 	inotify *os.File
 	fd      int
-	changes chan Change
+	changes chan map[Change]bool
 	wake    chan struct{} // of the delivering goroutine
 	done    chan struct{}
 	running sync.WaitGroup
@@ -34,7 +34,7 @@ type Watcher struct {
 	mu       sync.Mutex
 	watches  map[int]Change
 	byFile   map[string]map[string]int // cgroup, file: watch
-	pending  []Change                  // not delivered yet, each once
+	pending  map[Change]bool           // not delivered yet
 	unpruned []string                  // cgroups that Prune has yet to look at
 }
 
@@ -46,8 +46,8 @@ func NewWatcher(t *Tree) (*Watcher, error) {
 	}
 	w := &Watcher{
 		tree: t, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify"),
-		changes: make(chan Change), wake: make(chan struct{}, 1), done: make(chan struct{}),
-		watches: make(map[int]Change), byFile: make(map[string]map[string]int),
+		changes: make(chan map[Change]bool), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		watches: make(map[int]Change), byFile: make(map[string]map[string]int), pending: make(map[Change]bool),
 	}
 	w.running.Go(w.read)
 	w.running.Go(w.deliver)
@@ -148,8 +148,9 @@ func (w *Watcher) Watches() int {
 	return len(w.watches)
 }
 
-// Changes delivers the cgroup and file of each write. Writes that come faster than they are received are reported once.
-func (w *Watcher) Changes() <-chan Change { return w.changes }
+// Changes delivers the cgroup and file of each write, all at once that came since it was received from. A file that was written several times
+// by then is reported once.
+func (w *Watcher) Changes() <-chan map[Change]bool { return w.changes }
 
 // Close ends all watches and closes Changes.
 func (w *Watcher) Close() error {
@@ -191,48 +192,28 @@ func (w *Watcher) take(events []byte) {
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
 			for _, c := range w.watches { // any of them may have changed
-				w.note(c)
+				w.pending[c] = true
 			}
-		case mask&unix.IN_IGNORED != 0:
-			w.ended(wd)
+		case mask&unix.IN_IGNORED != 0: // the watch has ended, which no cgroup's does by itself
 		default:
 			if c, ok := w.watches[wd]; ok {
-				w.note(c)
+				w.pending[c] = true
 			}
 		}
-	}
-}
-
-// ended forgets a watch that the kernel ended because the file is gone.
-func (w *Watcher) ended(wd int) {
-	c, ok := w.watches[wd]
-	if !ok {
-		return
-	}
-	delete(w.watches, wd)
-	delete(w.byFile[c.Cgroup], c.File)
-	if len(w.byFile[c.Cgroup]) == 0 {
-		delete(w.byFile, c.Cgroup)
-	}
-}
-
-func (w *Watcher) note(c Change) {
-	if !slices.Contains(w.pending, c) {
-		w.pending = append(w.pending, c)
 	}
 }
 
 // deliver hands the changes on.
 func (w *Watcher) deliver() {
 	for {
-		next, waiting := w.next()
-		if !waiting {
-			select {
-			case <-w.wake:
-				continue
-			case <-w.done:
-				return
-			}
+		select {
+		case <-w.wake:
+		case <-w.done:
+			return
+		}
+		next := w.next()
+		if len(next) == 0 {
+			continue
 		}
 		select {
 		case w.changes <- next:
@@ -242,13 +223,11 @@ func (w *Watcher) deliver() {
 	}
 }
 
-// next takes the change that has waited longest.
-func (w *Watcher) next() (c Change, waiting bool) {
+// next takes what is to be delivered.
+func (w *Watcher) next() map[Change]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.pending) == 0 {
-		return Change{}, false
-	}
-	c, w.pending = w.pending[0], w.pending[1:]
-	return c, true
+	next := w.pending
+	w.pending = make(map[Change]bool)
+	return next
 }

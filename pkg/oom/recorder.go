@@ -171,9 +171,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-changed:
 			changed = nil
 			r.sync(time.Now())
-		case change := <-changes:
-			if p := r.pods[change.Cgroup]; p != nil {
-				r.notice(p, time.Now())
+		case told := <-changes:
+			for change := range told {
+				if p := r.pods[change.Cgroup]; p != nil {
+					r.notice(p, time.Now())
+				}
 			}
 		case <-due:
 			r.wake = time.Time{}
@@ -194,7 +196,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 }
 
 // beginWatching returns the changes of the kernel's counters; nil where it cannot be told of any.
-func (r *Recorder) beginWatching() <-chan cgroupfs.Change {
+func (r *Recorder) beginWatching() <-chan map[cgroupfs.Change]bool {
 	watcher, err := cgroupfs.NewWatcher(r.options.Tree)
 	if err != nil {
 		r.isBlind(err)

@@ -62,7 +62,7 @@ func TestAWriterEverySecondIsAnsweredWithinTheSecond(t *testing.T) {
 			if n.clock = n.clock.Add(wait); n.clock.Sub(began) >= time.Second {
 				t.Fatalf("second %d: not repaired after %s", second, n.clock.Sub(began))
 			}
-			wait, _ = n.repair(t.Context())
+			wait, _ = n.repair(t.Context(), nil)
 		}
 		if got := content(t, n.Tree, "kubepods/memory.min"); got != "120" {
 			t.Fatalf("second %d: memory.min is %s", second, got)

@@ -105,7 +105,11 @@ func (n *node) reconcile(t testing.TB, cgroups ...string) ([]string, time.Durati
 	n.clearWrites()
 	check := n.Reconcile
 	if len(cgroups) > 0 {
-		check = func(ctx context.Context) (time.Duration, error) { return n.repair(ctx, cgroups...) }
+		told := map[cgroupfs.Change]bool{}
+		for _, dir := range cgroups {
+			told[cgroupfs.Change{Cgroup: dir}] = true
+		}
+		check = func(ctx context.Context) (time.Duration, error) { return n.repair(ctx, told) }
 	}
 	wait, err := check(t.Context())
 	if err != nil {

@@ -87,12 +87,12 @@ func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) e
 	return errors.Join(append(s.above, s.inside...)...)
 }
 
-// repair looks at a cgroup whose files were written, and at those with a repair that waits, so that the answer is the earliest
+// repair looks at cgroups whose files were written, and at those with a repair that waits, so that the answer is the earliest
 // of all.
-func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, error) {
+func (p *Protector) repair(ctx context.Context, told map[cgroupfs.Change]bool) (time.Duration, error) {
 	return p.reconcile(ctx, func() []*row {
-		for _, dir := range dirs {
-			if r := p.rows[dir]; r != nil {
+		for c := range told {
+			if r := p.rows[c.Cgroup]; r != nil {
 				p.delayed[r] = true
 			}
 		}
@@ -103,7 +103,7 @@ func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, 
 // Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then
 // alone.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
-	var changes <-chan cgroupfs.Change
+	var changes <-chan map[cgroupfs.Change]bool
 	if p.watcher != nil {
 		changes = p.watcher.Changes()
 	}
@@ -123,13 +123,13 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 		case <-ticker.C:
 			next, err = p.Reconcile(ctx)
 		case <-delayed.C:
-			next, err = p.repair(ctx)
-		case c, ok := <-changes:
+			next, err = p.repair(ctx, nil)
+		case told, ok := <-changes:
 			if !ok {
 				changes = nil
 				continue
 			}
-			next, err = p.repair(ctx, c.Cgroup)
+			next, err = p.repair(ctx, told)
 		}
 		if next > 0 {
 			delayed.Reset(next)
