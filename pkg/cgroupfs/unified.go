@@ -79,3 +79,15 @@ func requireControllers(root string) error {
 	}
 	return nil
 }
+
+// Mounted reports whether cgroup2 is mounted with an option, such as memory_recursiveprot (Documentation/admin-guide/cgroup-v2.rst,
+// "Mounting"), which all of its mounts share. proc is usually /proc.
+func Mounted(proc, option string) bool {
+	data, _ := os.ReadFile(filepath.Join(proc, "self/mounts")) // what cannot be read has none
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 3 && fields[2] == "cgroup2" {
+			return slices.Contains(strings.Split(fields[3], ","), option)
+		}
+	}
+	return false
+}

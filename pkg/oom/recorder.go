@@ -23,7 +23,7 @@ const (
 	hitAge = 5 * time.Second
 	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
 	settle = 200 * time.Millisecond
-	// noticeEvery is the least time between two calls of OnHigh for a pod.
+	// noticeEvery is the least time between two looks at a pod of which the kernel tells.
 	noticeEvery = 100 * time.Millisecond
 	// pace is the least time between two looks, for a cgroup that is throttled is notified of all the time.
 	pace = time.Millisecond
@@ -47,7 +47,7 @@ type Options struct {
 	Log    logrus.FieldLogger
 	// OnVerdict, if set, receives each verdict once.
 	OnVerdict func(Verdict)
-	// OnHigh, if set, receives the cgroup of a pod in which a memory.high is reached, at most ten times a second.
+	// OnHigh, if set, receives the cgroup of a pod in which a memory.high is reached, about ten times a second at most.
 	OnHigh func(pod string)
 }
 
@@ -87,8 +87,7 @@ type pod struct {
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time
-	noticed    time.Time
-	rests      time.Time // until then it is not read again: it was because of a kill
+	rests      time.Time // until then it is not read again
 	again      bool      // it is to be read then
 	max, high  uint64    // of memory.events when it was looked at
 }
@@ -143,6 +142,9 @@ func (r *Recorder) Count() (sum uint64) {
 func (r *Recorder) Run(ctx context.Context) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
+	if cgroupfs.Mounted(r.options.Proc, "memory_localevents") {
+		r.options.Log.Warn("OOM kills get no verdict: with its mount option memory_localevents, a pod's memory.events counts nothing of its containers; mount cgroup2 without it")
+	}
 	changes := r.beginWatching()
 	defer func() {
 		if r.watcher != nil {
@@ -385,13 +387,14 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	return since, events, nil
 }
 
-// notice looks at a pod of which the kernel tells. One that loses processes all the time is read five times a second: that reads all of its
-// containers.
+// notice looks at a pod of which the kernel tells, which may be all the time: ten times a second at most, and five where it loses processes,
+// which reads all of its containers.
 func (r *Recorder) notice(p *pod, now time.Time) {
 	if p.again = now.Before(p.rests); p.again {
 		r.soon(p.rests)
 		return
 	}
+	p.rests = now.Add(noticeEvery)
 	r.look(p, now, false)
 }
 
@@ -421,8 +424,7 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 		r.killed(p, now, away, since)
 		return
 	}
-	if events.High > p.high && r.options.OnHigh != nil && now.Sub(p.noticed) >= noticeEvery {
-		p.noticed = now
+	if events.High > p.high && r.options.OnHigh != nil {
 		r.options.OnHigh(p.cgroup)
 	}
 	if events.Max > p.max || events.High > p.high {

@@ -83,9 +83,9 @@ func (h *host) held(dir, limit string, held Held) {
 	h.write(dir, "cpuset.mems.effective", "0-1")
 }
 
-func (h *host) recorder() *Recorder {
+func (h *host) recorder(options ...cgroupfs.Option) *Recorder {
 	h.Helper()
-	tree, err := cgroupfs.Open(h.root, cgroupfs.Plain())
+	tree, err := cgroupfs.Open(h.root, append(options, cgroupfs.Plain())...)
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -284,24 +284,38 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 	h.expect("app 1 numa_node unknown by web/beside")
 }
 
-// OnHigh is called at most ten times a second for each pod.
+// A container that is throttled has the kernel tell of its pod hundreds of times a second. The pod is read ten times, and for the last time
+// after the last of them.
 func TestAMemoryHighThatIsReached(t *testing.T) {
 	h := newHost(t)
-	r := h.recorder()
-	told := 0
+	reads, told := 0, 0
+	r := h.recorder(cgroupfs.OnOpen(func(dir, file string) error {
+		if dir == podDir && file == "memory.events" {
+			reads++
+		}
+		return nil
+	}))
 	r.options.OnHigh = func(pod string) {
 		if told++; pod != podDir {
 			t.Errorf("told of %s", pod)
 		}
 	}
 	h.sync(r, noon)
-	for i := range 101 {
-		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh %d\nmax 0\noom 0\noom_kill 0", i))
-		h.look(r, noon.Add(time.Duration(i)*10*time.Millisecond))
+	reads = 0
+	for i := range 650 {
+		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh %d\nmax 0\noom 0\noom_kill 0", i+1))
+		now := noon.Add(time.Duration(i) * time.Second / 650)
+		if !r.wake.IsZero() && !now.Before(r.wake) {
+			r.wake = time.Time{}
+			r.lookAgain(now)
+		}
+		r.notice(r.pods[podDir], now)
 	}
-	h.look(r, noon.Add(time.Hour))
-	if told != 10 {
-		t.Errorf("told %d times, want 10 in a second", told)
+	if reads != 10 || told != 10 {
+		t.Errorf("read %d times and told %d times, want 10 in a second", reads, told)
+	}
+	if r.lookAgain(r.wake); r.pods[podDir].high != 650 {
+		t.Errorf("the last that was seen is the event %d of 650", r.pods[podDir].high)
 	}
 }
 
@@ -731,6 +745,24 @@ func TestRunIsToldByTheKernel(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// With memory_localevents the kernel counts no kill of a container where it is looked for.
+func TestAMountWithoutVerdictsIsSaid(t *testing.T) {
+	for options, lines := range map[string]int{"rw,nosuid,memory_localevents": 1, "rw,memory_recursiveprot": 0} {
+		t.Run(options, func(t *testing.T) {
+			h := newHost(t)
+			h.write("proc", "self/mounts", "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 "+options+" 0 0")
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := h.recorder().Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if all := h.log.AllEntries(); len(all) != lines || lines > 0 && !strings.Contains(all[0].Message, "memory_localevents") {
+				t.Errorf("logged %v", all)
+			}
+		})
 	}
 }
 

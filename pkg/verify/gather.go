@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -149,7 +148,8 @@ func (p Places) kernel(n *Node) {
 		n.Skipped = append(n.Skipped, fmt.Sprintf("the kernel's version: %v", err))
 		return
 	}
-	n.Kernel = &Kernel{Release: strings.TrimSpace(string(data)), Pressure: true, Reclaim: true, RecursiveProtection: p.recursive()}
+	n.Kernel = &Kernel{Release: strings.TrimSpace(string(data)), Pressure: true, Reclaim: true,
+		RecursiveProtection: cgroupfs.Mounted(p.Proc, "memory_recursiveprot"), LocalEvents: cgroupfs.Mounted(p.Proc, "memory_localevents")}
 	if len(n.Document.Ancestors) == 0 {
 		return
 	}
@@ -159,18 +159,4 @@ func (p Places) kernel(n *Node) {
 	}
 	_, err = os.Stat(filepath.Join(p.Tree.Root(), kubepods, "memory.reclaim"))
 	n.Kernel.Reclaim = !errors.Is(err, fs.ErrNotExist)
-}
-
-// recursive reads the mount option of the cgroup hierarchy from /proc/self/mounts.
-func (p Places) recursive() bool {
-	data, err := os.ReadFile(filepath.Join(p.Proc, "self/mounts"))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 3 && fields[2] == "cgroup2" {
-			return slices.Contains(strings.Split(fields[3], ","), "memory_recursiveprot")
-		}
-	}
-	return false
 }

@@ -148,6 +148,11 @@ func kernel(n Node, r *Report) {
 			break
 		}
 	}
+	if n.Kernel.LocalEvents {
+		r.find(Warning, "kernel-local-events", object,
+			"cgroup2 is mounted with memory_localevents: a pod's memory.events counts nothing of its containers, so that OOM kills get no verdict and the stall guard sees less",
+			"mount cgroup2 without memory_localevents")
+	}
 	if !n.Kernel.Reclaim && n.Document.Policy.StallGuard {
 		r.find(Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: the stall guard raises memory.high without asking for page cache first",
 			"update to Linux 5.19 or later")

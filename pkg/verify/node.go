@@ -70,4 +70,6 @@ type Kernel struct {
 	Reclaim bool
 	// RecursiveProtection is set where cgroup2 is mounted with memory_recursiveprot, as systemd does.
 	RecursiveProtection bool
+	// LocalEvents is set where it is mounted with memory_localevents: memory.events then counts nothing of the cgroups below.
+	LocalEvents bool
 }

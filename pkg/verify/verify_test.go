@@ -234,6 +234,7 @@ func TestFindings(t *testing.T) {
 		"kubelet-gate-unnamed": func(n *Node) { n.Kubelet.FeatureGates = nil },
 		"kubelet-factor":       func(n *Node) { n.Kubelet.FeatureGates = nil; n.Kubelet.MemoryThrottlingFactor = new(float64) },
 		"kernel-old":           func(n *Node) { n.Kernel = &Kernel{Release: "5.15.0-160-generic"} },
+		"kernel-local-events":  func(n *Node) { n.Kernel.LocalEvents = true },
 		"kernel-full-broken": func(n *Node) {
 			n.Kernel.Release, database(n).FullBroken, web(n).FullBroken = "6.12.9", true, true
 		},
