@@ -108,7 +108,7 @@ func BenchmarkBeside(b *testing.B) {
 	}
 	report(b, idleTook, took)
 	time.Sleep(3 * time.Second) // what follows the last pod
-	b.ReportMetric(plugin.share(time.Minute), "%-of-a-core")
+	b.ReportMetric(shares(time.Minute, plugin)[0], "%-of-a-core")
 	plugin.reportMemory(b)
 	program, err := os.Stat(fmt.Sprintf("/proc/%d/exe", plugin.cmd.Process.Pid))
 	must(b, err)

@@ -20,16 +20,25 @@ import (
 )
 
 // BenchmarkIdle tells the share of a core that the daemon takes on a node on which nothing happens, with samples of its NUMA nodes and memory policies.
-// One operation is a second.
+// One operation is a second, the first of them when the daemon is at rest. BEFORE=PROGRAM is another build of it, measured beside at the same
+// time: what else the machine does is the same for both.
 func BenchmarkIdle(b *testing.B) {
 	for _, pods := range []int{4, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			plugin := idleHost(b).idle(pods)
+			plugins, units := []*process{idleHost(b).idle(pods)}, []string{"%-of-a-core", "%-of-a-core-before"}
+			if before := os.Getenv("BEFORE"); before != "" {
+				h := idleHost(b)
+				h.program = before
+				plugins = append(plugins, h.idle(pods))
+			}
+			quieten(b)
 			b.ResetTimer()
-			share := plugin.share(time.Duration(b.N) * time.Second)
+			shares := shares(time.Duration(b.N)*time.Second, plugins...)
 			b.StopTimer()
-			b.ReportMetric(share, "%-of-a-core")
-			plugin.reportMemory(b)
+			for i, share := range shares {
+				b.ReportMetric(share, units[i])
+			}
+			plugins[0].reportMemory(b)
 		})
 	}
 }
@@ -43,9 +52,10 @@ func BenchmarkIdleByLoop(b *testing.B) {
 	h.program = os.Args[0]
 	b.Setenv(profileVariable, profile)
 	plugin := h.idle(pods)
+	quieten(b)
 	must(b, plugin.cmd.Process.Signal(syscall.SIGUSR1))
 	b.ResetTimer()
-	share := plugin.share(time.Duration(b.N) * time.Second)
+	share := shares(time.Duration(b.N)*time.Second, plugin)[0]
 	b.StopTimer()
 	must(b, plugin.cmd.Process.Signal(syscall.SIGUSR1))
 	eventually(b, "its profile", func() bool { _, err := os.Stat(profile); return err == nil })
@@ -84,11 +94,25 @@ func (h *host) idle(pods int) *process {
 	return plugin
 }
 
-// share is the percentage of a core that the process takes in a time.
-func (p *process) share(quiet time.Duration) float64 {
-	before := p.cpuTime()
+// quieten waits until the journal has been looked through, which takes 134 s with 2,000 cgroups. The run of one operation, which Go makes before
+// each, does not wait.
+func quieten(b *testing.B) {
+	if b.N > 1 {
+		time.Sleep(150 * time.Second)
+	}
+}
+
+// shares are the percentages of a core that processes take in a time.
+func shares(quiet time.Duration, processes ...*process) (all []float64) {
+	var before []time.Duration
+	for _, p := range processes {
+		before = append(before, p.cpuTime())
+	}
 	time.Sleep(quiet)
-	return 100 * (p.cpuTime() - before).Seconds() / quiet.Seconds()
+	for i, p := range processes {
+		all = append(all, 100*(p.cpuTime()-before[i]).Seconds()/quiet.Seconds())
+	}
+	return all
 }
 
 // profileVariable makes this test binary run the plugin, and write a CPU profile of the time between two SIGUSR1 to the path that it holds.
