@@ -19,8 +19,8 @@ func (a *Agent) UnprepareClaim(ctx context.Context, uid string) error {
 }
 
 func (a *Agent) changeClaim(ctx context.Context, change ledger.Event) error {
-	_, effects := a.decide(context.WithoutCancel(ctx), change, nil)
-	a.finish(ctx, effects)
+	effects := a.decide(context.WithoutCancel(ctx), change, nil)
+	a.finish(ctx, effects.Effects)
 	return effects.Err
 }
 

@@ -24,7 +24,7 @@ type outbox struct {
 	all     bool                     // all of them have to be looked at
 	seen    map[string]cgroup.Seen   // what containers were just read to hold, by cgroup; for the next of all
 	sync    map[string]bool          // containers of which the runtime's record may lack something
-	look    map[string]bool          // containers whose memory.max has to be read
+	look    map[string]ledger.Place  // containers whose memory.max has to be read, by id
 	ask     []pods.Ref               // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
@@ -123,19 +123,18 @@ func (o *outbox) post(effects ledger.Effects) {
 	for _, target := range effects.Files {
 		o.files[target.Cgroup] = target
 	}
-	o.sync, o.look = add(o.sync, effects.Sync), add(o.look, effects.Look)
-	o.ask = append(o.ask, effects.Ask...)
-}
-
-// add puts ids into a set, which is made when there are any.
-func add(set map[string]bool, ids []string) map[string]bool {
-	if set == nil && len(ids) > 0 {
-		set = make(map[string]bool, len(ids))
+	if o.sync == nil {
+		o.sync = map[string]bool{}
 	}
-	for _, id := range ids {
-		set[id] = true
+	if o.look == nil {
+		o.look = map[string]ledger.Place{}
 	}
-	return set
+	for _, id := range effects.Sync {
+		o.sync[id] = true
+	}
+	for _, at := range effects.Look {
+		o.look[at.ID] = at
+	}
 }
 
 // note has the journal know which container files are going to be written, before they are.

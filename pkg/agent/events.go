@@ -6,14 +6,13 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // RunPodSandbox handles a new pod sandbox.
 func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	a, header := s.agent, s.header()
-	_, effects := a.decide(ctx, ledger.RunPod{Pod: pod, Header: header}, nil)
+	effects := a.decide(ctx, ledger.RunPod{Pod: pod, Header: header}, nil)
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -29,7 +28,7 @@ func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 // the pod, whose own may be stale.
 func (s *Session) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
 	a, header := s.agent, s.header()
-	_, effects := a.decide(ctx, ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit, Header: header}, nil)
+	effects := a.decide(ctx, ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit, Header: header}, nil)
 	defer a.logNotes(effects.Notes)
 	if effects.Err == nil {
 		a.protect(ctx)
@@ -85,12 +84,9 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
-	var ticket checkpoint.Ticket
-	_, effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, func(ledger.Gathered, ledger.Effects) {
-		ticket = a.outbox.tickets[pod.Key()]
-	})
+	effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, nil)
 	a.poke() // Run writes the cgroups above while the runtime makes the container, whose start waits for them
-	err = a.prepare(ctx, effects, ticket)
+	err = a.prepare(ctx, effects)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		if !effects.DryRun {
@@ -99,7 +95,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 		}
 	}
 	a.logNotes(effects.Notes)
-	a.logDecision("container created", effects, err, a.now().Sub(began))
+	a.logDecision("container created", effects.Effects, err, a.now().Sub(began))
 	if effects.DryRun {
 		err = nil
 	}
@@ -118,28 +114,25 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil || !managed {
 		return nil, err
 	}
-	var ticket checkpoint.Ticket
-	facts, effects := a.decide(ctx, ledger.UpdateContainer{Pod: pod, Container: container, To: to, Header: header}, func(ledger.Gathered, ledger.Effects) {
-		ticket = a.outbox.tickets[pod.Key()]
-	})
+	effects := a.decide(ctx, ledger.UpdateContainer{Pod: pod, Container: container, To: to, Header: header}, nil)
 	if effects.Err == nil && !effects.DryRun {
 		a.protect(ctx) // the runtime writes at once
 	}
-	err = a.prepare(ctx, effects, ticket)
+	err = a.prepare(ctx, effects)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		a.handle(ctx, ledger.FailUpdate{ID: container.ID, Header: header})
 		a.poke()
 	}
 	a.logNotes(effects.Notes)
-	a.logDecision("container updated", effects, err, a.now().Sub(began))
+	a.logDecision("container updated", effects.Effects, err, a.now().Sub(began))
 	if effects.DryRun {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	a.noteMigration(container.ID, effects.Answer, facts.Usage)
+	a.noteMigration(container.ID, effects.Answer, effects.facts.Usage)
 	if effects.Answer.Empty() {
 		return nil, nil
 	}
@@ -147,11 +140,11 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 }
 
 // prepare does what has to be done before the answer goes out. The error refuses the container.
-func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket checkpoint.Ticket) error {
+func (a *Agent) prepare(ctx context.Context, effects decided) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
-	if err := a.stored(ctx, ticket); err != nil || effects.DryRun {
+	if err := a.stored(ctx, effects.ticket); err != nil || effects.DryRun {
 		return err
 	}
 	a.saveJournal(ctx)
@@ -178,8 +171,7 @@ func isManaged(pod ledger.Pod) (bool, error) {
 func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	a, header := s.agent, s.header()
 	container.State = ledger.Running
-	_, effects := a.decide(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Header: header}, nil)
-	a.finish(ctx, effects)
+	a.finish(ctx, a.decide(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Header: header}, nil).Effects)
 	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
@@ -205,21 +197,20 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	for i := range containers {
 		containers[i] = a.lookUpDevices(containers[i])
 	}
-	var ticket checkpoint.Ticket
 	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Header: header}
-	_, effects := a.decide(ctx, event, func(facts ledger.Gathered, effects ledger.Effects) {
-		if effects.Err == nil {
-			a.outbox.seen, a.outbox.sync = a.seen(facts.Found), nil // the answer has what is to be updated
-			a.requests.Retain(a.ledger.Refs())
+	effects := a.decide(ctx, event, func(d decided) {
+		if d.Err == nil {
+			a.outbox.seen, a.outbox.sync = a.seen(d.facts.Found), nil // the answer has what is to be updated
+			a.outbox.ask = a.ledger.Refs()
+			a.requests.Retain(a.outbox.ask)
 		}
-		ticket = a.outbox.newest
 	})
 	if effects.Err != nil {
 		a.logNotes(effects.Notes)
 		return nil, effects.Err
 	}
 
-	_ = a.stored(ctx, ticket) // the runtime has its containers all the same
+	_ = a.stored(ctx, effects.ticket) // the runtime has its containers all the same
 	desired := a.protect(ctx)
 	a.saveJournal(ctx)
 	if desired && !effects.DryRun {

@@ -4,46 +4,59 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// decide has the ledger decide about an event once it lacks nothing that can be found out, and returns with the effects what it has
-// decided by. That is found out outside of the lock, and an event that had to wait for it decides nothing once ctx has ended: the kubelet
-// may have tried again since. then is called under the lock after the decision; nil is nothing.
-func (a *Agent) decide(ctx context.Context, event ledger.Event, then func(ledger.Gathered, ledger.Effects)) (facts ledger.Gathered, effects ledger.Effects) {
+// decided is what was decided about an event, and by which facts.
+type decided struct {
+	ledger.Effects
+	facts  ledger.Gathered
+	ticket checkpoint.Ticket // of the pod's allocation, or the newest of all for an event that is not about a container
+}
+
+// decide has the ledger decide about an event once it lacks nothing that can be found out. That is found out outside of the lock, and an
+// event that had to wait for it decides nothing once ctx has ended: the kubelet may have tried again since. then is called under the lock
+// after the decision; nil is nothing.
+func (a *Agent) decide(ctx context.Context, event ledger.Event, then func(decided)) (d decided) {
 	for {
-		var needs ledger.Needs
-		if needs, effects = a.tryToDecide(ctx, event, &facts, then); needs.None() {
-			return facts, effects
+		needs := a.tryToDecide(ctx, event, &d, then)
+		if needs.None() {
+			return d
 		}
-		a.gather(ctx, needs, &facts)
+		a.gather(ctx, needs, &d.facts)
 	}
 }
 
 // tryToDecide has the ledger decide about an event for which it lacks nothing, by the newest that the pod APIs have said: their answers and
 // notifications may overtake one another, so that they are taken under the lock.
-func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, facts *ledger.Gathered, then func(ledger.Gathered, ledger.Effects)) (needs ledger.Needs, effects ledger.Effects) {
+func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided, then func(decided)) ledger.Needs {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return needs, ledger.Effects{Err: fmt.Errorf("the runtime no longer waits for an answer: %w", err)}
+		d.Err = fmt.Errorf("the runtime no longer waits for an answer: %w", err)
+		return ledger.Needs{}
 	}
-	if needs = a.ledger.Needs(event, facts); !needs.None() {
-		return needs, effects
+	needs := a.ledger.Needs(event, &d.facts)
+	if !needs.None() {
+		return needs
 	}
 	if a.sourced {
-		facts.Answers = make(map[pods.Ref]pods.Answer, len(needs.Refs))
+		d.facts.Answers = make(map[pods.Ref]pods.Answer, len(needs.Refs))
 		for _, ref := range needs.Refs {
-			facts.Answers[ref], _ = a.requests.Known(ref)
+			d.facts.Answers[ref], _ = a.requests.Known(ref)
 		}
 	}
-	effects = a.stepLocked(ledger.With(event, *facts))
-	if then != nil {
-		then(*facts, effects)
+	d.Effects = a.stepLocked(ledger.With(event, d.facts))
+	if d.ticket = a.outbox.newest; needs.Container.Name != "" {
+		d.ticket = a.outbox.tickets[needs.Pod.Key()]
 	}
-	return needs, effects
+	if then != nil {
+		then(*d)
+	}
+	return needs
 }
 
 // gather finds out what the ledger lacks, each fact within its own time. What cannot be found out is not asked for again. The devices are
@@ -58,7 +71,7 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 		}
 	}
 	if len(needs.Ended) > 0 {
-		a.logNotes(a.step(a.present(needs.Ended)).Notes)
+		a.endGone(needs.Ended)
 	}
 	a.rereadClaims(ctx, needs.Claims)
 	<-found
@@ -86,8 +99,8 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 	if len(needs.Usage) > 0 {
 		facts.Usage = a.measure(ctx, facts.Usage, needs.Usage)
 	}
-	if len(needs.Listed)+len(needs.Unlisted) > 0 {
-		facts.Found = a.observeAll(needs.Listed, needs.Unlisted)
+	if len(needs.Sandboxes)+len(needs.Unlisted) > 0 {
+		facts.Found = a.observeAll(needs)
 	}
 }
 

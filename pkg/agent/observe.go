@@ -30,14 +30,9 @@ func (a *Agent) reconcile(ctx context.Context) {
 		return
 	}
 	a.logNotes(a.step(presence).Notes)
-	for _, at := range containers {
+	for _, at := range append(containers, pods...) {
 		if at.Files && ctx.Err() == nil {
 			a.look(at)
-		}
-	}
-	for _, at := range pods {
-		if at.Files && ctx.Err() == nil {
-			a.lookAtPod(at)
 		}
 	}
 	a.logNotes(a.step(ledger.Settled{}).Notes)
@@ -60,58 +55,42 @@ func (a *Agent) place(id string) (ledger.Place, bool) {
 // lookDue reads the limits of the containers of which the ledger wants to know.
 func (a *Agent) lookDue(ctx context.Context) {
 	a.mu.Lock()
-	ids := slices.Sorted(maps.Keys(a.outbox.look))
+	places := a.outbox.look
 	a.outbox.look = nil
-	places := make([]ledger.Place, 0, len(ids))
-	for _, id := range ids {
-		if at, lives := a.ledger.Place(id); lives {
-			places = append(places, at)
-		}
-	}
 	a.mu.Unlock()
-	for _, at := range places {
-		a.look(at)
+	for _, id := range slices.Sorted(maps.Keys(places)) {
+		a.look(places[id])
 	}
 	if len(places) > 0 {
 		a.protect(ctx)
 	}
 }
 
-// look reads a container's memory.max. All other files hold what is desired, whoever wrote it; this one says what the runtime
-// did.
+// look reads the memory.max of a container or a pod. All other files hold what is desired, whoever wrote it; this one says what the
+// runtime did.
 func (a *Agent) look(at ledger.Place) {
-	limit, err := a.tree.Limit(at.Cgroup)
-	if err != nil { // it is gone, or will be looked at again
-		return
+	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // else it is gone, or will be looked at again
+		a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 	}
-	a.logNotes(a.step(ledger.Observed{ID: at.ID, Revision: at.Revision, Limit: &limit}).Notes)
-}
-
-// lookAtPod reads a pod's memory.max.
-func (a *Agent) lookAtPod(at ledger.Place) {
-	limit, err := a.tree.Limit(at.Cgroup)
-	if err != nil { // it is gone, or will be looked at again
-		return
-	}
-	a.logNotes(a.step(ledger.ObservedPod{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 }
 
 // endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
 func (a *Agent) endPods(ctx context.Context) (left bool) {
-	needs := a.lacking()
-	if needs.None() {
-		return false
+	a.mu.Lock()
+	needs := a.ledger.Needs(nil, &ledger.Gathered{})
+	a.mu.Unlock()
+	if !needs.None() {
+		left = a.endGone(needs.Ended)
+		a.protect(ctx)
 	}
-	a.gather(ctx, needs, &ledger.Gathered{})
-	a.protect(ctx)
-	return !a.lacking().None()
+	return left
 }
 
-// lacking is what the ledger lacks whatever is decided next.
-func (a *Agent) lacking() ledger.Needs {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ledger.Needs(nil, &ledger.Gathered{})
+// endGone ends the pods and containers among these whose cgroups are gone, and reports whether any are left.
+func (a *Agent) endGone(places []ledger.Place) (left bool) {
+	presence := a.present(places)
+	a.logNotes(a.step(presence).Notes)
+	return len(presence.Gone) < len(places)
 }
 
 // worthListing is how many cgroups below one are looked for by a listing of it: looking at one after another takes longer.
@@ -191,31 +170,30 @@ func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
 }
 
 // observeAll looks at the cgroups of the pods and containers that a runtime lists, and at those of containers that it does not list.
-func (a *Agent) observeAll(listed []ledger.Listed, unlisted []ledger.Place) ledger.Found {
+func (a *Agent) observeAll(needs ledger.Needs) ledger.Found {
 	found := ledger.Found{
 		Gone: map[string]bool{}, Seen: map[string]bool{}, PodLimits: map[string]uint64{}, Files: map[string]ledger.Files{}, Populated: map[string]bool{},
 	}
-	for _, pod := range listed {
-		for _, at := range pod.Containers {
-			files, _ := a.readFiles(at.Cgroup) // what cannot be read is unknown
-			found.Files[at.ID] = files
-			if files.Limit != nil {
-				found.Seen[at.Cgroup], found.Seen[pod.Cgroup] = true, true
-			}
+	for _, at := range needs.Listed {
+		files, _ := a.readFiles(at.Cgroup) // what cannot be read is unknown
+		found.Files[at.ID], found.Seen[at.Cgroup] = files, files.Limit != nil
+	}
+	pods := a.present(needs.Sandboxes)
+	for _, at := range pods.There {
+		found.Seen[at.Cgroup] = true
+	}
+	for _, at := range pods.Gone {
+		found.Gone[at.ID] = true
+	}
+	for _, at := range needs.Sandboxes {
+		if !at.Files {
+			continue
+		}
+		if limit, err := a.tree.Limit(at.Cgroup); err == nil {
+			found.PodLimits[at.ID] = limit
 		}
 	}
-	for _, pod := range listed {
-		if !found.Seen[pod.Cgroup] { // by a container in it
-			there, err := a.tree.Exists(pod.Cgroup)
-			found.Seen[pod.Cgroup], found.Gone[pod.ID] = there, !there && err == nil
-		}
-		if pod.Files {
-			if limit, err := a.tree.Limit(pod.Cgroup); err == nil {
-				found.PodLimits[pod.ID] = limit
-			}
-		}
-	}
-	for _, at := range unlisted {
+	for _, at := range needs.Unlisted {
 		if lives, err := a.tree.Populated(at.Cgroup); err == nil && lives {
 			found.Populated[at.ID] = true
 		}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -56,14 +55,11 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	if len(ids) == 0 {
 		return nil
 	}
-	var ticket checkpoint.Ticket
-	facts, effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, func(ledger.Gathered, ledger.Effects) {
-		ticket = a.outbox.newest
-	})
-	_ = a.stored(ctx, ticket) // they run all the same
+	effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, nil)
+	_ = a.stored(ctx, effects.ticket) // they run all the same
 	a.writeAhead(ctx)
 	for _, update := range effects.Updates {
-		a.noteMigration(update.ContainerID, update.Adjustment, facts.Usage)
+		a.noteMigration(update.ContainerID, update.Adjustment, effects.facts.Usage)
 	}
 	return effects.Updates
 }

@@ -59,7 +59,7 @@ func TestLateEventsDecideNothing(t *testing.T) {
 		"a failed resize after the next resize":        {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), FailUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 7}}, nil},
 		"a sandbox after the next one":                 {running, RunPod{Pod: older, Header: Header{Epoch: 1, Seq: 3}}, errOvertaken},
 		"a pod's resize after the next one":            {shares, UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, nil},
-		"a look at the pod's limit before its resize":  {shares, ObservedPod{UID: web.UID, ID: web.ID, Revision: 1, Limit: 9 * gi}, nil},
+		"a look at the pod's limit before its resize":  {shares, Observed{UID: web.UID, ID: web.ID, Revision: 1, Limit: 9 * gi}, nil},
 		"a look at a container before its start":       {append(running, Presence{There: []Place{{ID: "one"}}}), Presence{Gone: []Place{{ID: "one", Revision: 1}}}, nil},
 		"a start after its container's cgroup is gone": {append(running, Presence{There: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one", Revision: 2}}}), start("one", 1, 7), nil},
 	} {
@@ -119,7 +119,7 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 	to := int64(before)
 	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, Header: Header{1, 7},
 		Facts: Facts{PodLimit: &after, Siblings: Presence{There: l.pods["web"].siblings("one")}}}, Settled{ID: one.Container.ID, Header: Header{1, 8}})
-	l.Step(now, ObservedPod{UID: web.UID, ID: web.ID, Revision: looked[0].Revision, Limit: before})
+	l.Step(now, Observed{UID: web.UID, ID: web.ID, Revision: looked[0].Revision, Limit: before})
 	for _, name := range []string{"one", "two"} {
 		if l.manager.Blocks(web.UID, name) == nil {
 			t.Errorf("%s has lost its allocation: %s", name, l.pods[web.UID].named(name).Pinning)

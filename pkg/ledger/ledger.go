@@ -179,9 +179,8 @@ type Effects struct {
 	// Sync are containers of which the runtime's record is not what it should be; the driver applies SyncContainers to them.
 	Sync []string `json:",omitzero"`
 	// Look are containers whose memory.max is to be read once the runtime has done its part.
-	Look []string `json:",omitzero"`
-	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
-	Ask    []pods.Ref `json:",omitzero"`
+	Look []Place `json:",omitzero"`
+	// Forget are pods that have ended.
 	Forget []pods.Ref `json:",omitzero"`
 	// HighChanged is set when High returns something else now.
 	HighChanged bool `json:",omitzero"`
@@ -251,5 +250,7 @@ func (l *Ledger) changeContainer(id string) *container {
 
 // look has the driver read a container's memory.max.
 func (l *Ledger) look(c *container) {
-	l.step.effects.Look = append(l.step.effects.Look, c.ID)
+	if c.Cgroup != "" {
+		l.step.effects.Look = append(l.step.effects.Look, c.place())
+	}
 }

@@ -74,7 +74,7 @@ func (r *events) event() Event {
 		return UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: r.limit()}}
 	case roll < 13:
 		bytes := uint64(1+r.IntN(6)) << 30
-		return Observed{ID: c.ID, Revision: uint64(1 + r.IntN(3)), Limit: &bytes}
+		return Observed{ID: c.ID, Revision: uint64(1 + r.IntN(3)), Limit: bytes}
 	case roll < 15:
 		return SyncContainers{IDs: []string{c.ID}}
 	case roll < 16:
@@ -127,7 +127,7 @@ func (l *Ledger) after(events ...Event) (effects Effects) {
 // asOfNow is an observation of this moment, unless it has a revision.
 func (l *Ledger) asOfNow(event Event) Event {
 	switch e := event.(type) {
-	case ObservedPod:
+	case Observed:
 		if p := l.pods[e.UID]; p != nil && e.Revision == 0 {
 			e.Revision = p.Revision
 		}

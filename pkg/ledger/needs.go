@@ -41,22 +41,16 @@ type Needs struct {
 	Siblings []Place
 	// Usage are cgroups of which it matters what memory would move.
 	Usage []string
-	// Listed are the pods that a runtime lists, and Unlisted the containers that it does not.
-	Listed   []Listed
-	Unlisted []Place
+	// Sandboxes and Listed are the pods that a runtime lists, and their containers that live; the memory.max of a pod matters where its
+	// Files is set. Unlisted are containers that it does not list.
+	Sandboxes, Listed, Unlisted []Place
 
 	node pods.Node
 }
 
-// Listed is a pod that a runtime lists. The memory.max of its cgroup matters where its Files is set; its Containers are those that live.
-type Listed struct {
-	Place
-	Containers []Place
-}
-
 // None reports whether nothing is lacking.
 func (n Needs) None() bool {
-	return len(n.Annotations)+len(n.Ended)+len(n.Claims)+len(n.PageSizes)+len(n.Siblings)+len(n.Usage)+len(n.Listed)+len(n.Unlisted) == 0 &&
+	return len(n.Annotations)+len(n.Ended)+len(n.Claims)+len(n.PageSizes)+len(n.Siblings)+len(n.Usage)+len(n.Sandboxes)+len(n.Unlisted) == 0 &&
 		!n.Answer && !n.Devices && !n.NodeMemory && n.LimitOf+n.MemsOf+n.FilesOf == ""
 }
 
@@ -123,7 +117,7 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 	case UpdateContainer:
 		if n.ofContainer(l, g, e.Pod, e.Container) && g.turn == 0 {
 			n.ofFiles(l, e.Pod, e.Container)
-			n.Usage = unmeasured(g.Usage, l.movable(e.Pod, e.Container))
+			n.Usage = l.movable(e.Pod, e.Container)
 		}
 	case StartContainer:
 		if n.ofPods(l, g, e.Pod); g.turn == 0 {
@@ -135,15 +129,17 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 			n.Refs = append(n.Refs, e.Pods[i].Ref())
 		}
 		if g.turn == 0 {
-			n.Listed, n.Unlisted = e.listed(), l.unlisted(e.Containers)
+			n.Sandboxes, n.Listed = e.places()
+			n.Unlisted = l.unlisted(e.Containers)
 		}
 	case SyncContainers:
-		n.Usage = l.unmeasuredOf(e, g)
+		n.Usage = l.toMove(e)
 	case PrepareClaim:
 		n.ofClaim(l, g, e.Claim.UID)
 	case UnprepareClaim:
 		n.ofClaim(l, g, e.UID)
 	}
+	n.Usage = slices.DeleteFunc(n.Usage, func(cgroup string) bool { _, known := g.Usage[cgroup]; return known || cgroup == "" })
 	return n
 }
 
@@ -256,7 +252,7 @@ func (n *Needs) ofCreate(l *Ledger, g *Gathered, e CreateContainer) {
 // ofFiles asks for the files of a container whose creation was missed.
 func (n *Needs) ofFiles(l *Ledger, pod Pod, c Container) {
 	if l.containers[c.ID] == nil {
-		n.FilesOf = missed(pod, c)
+		n.FilesOf = cgroupOf(pod, c)
 	}
 }
 
@@ -273,23 +269,24 @@ func (n *Needs) ofClaim(l *Ledger, g *Gathered, uid string) {
 	}
 }
 
-// listed are the managed pods, with those of their containers that live.
-func (e Synchronize) listed() []Listed {
-	all, at := make([]Listed, len(e.Pods)), make(map[string]int, len(e.Pods))
+// places are those of the managed pods, and of their containers that live.
+func (e Synchronize) places() (sandboxes, containers []Place) {
+	paths := make(map[string]cgroup.PodPath, len(e.Pods))
 	for i := range e.Pods {
 		if path, managed, _ := e.Pods[i].Path(); managed {
-			at[e.Pods[i].ID] = i
-			all[i].Place = Place{ID: e.Pods[i].ID, Cgroup: path.Pod, Files: path.Class == memoryqos.Guaranteed}
+			paths[e.Pods[i].ID] = path
+			sandboxes = append(sandboxes, Place{ID: e.Pods[i].ID, Cgroup: path.Pod, Files: path.Class == memoryqos.Guaranteed})
 		}
 	}
-	for _, c := range e.Containers {
-		if i, managed := at[c.PodID]; managed && c.State.Alive() {
-			if cgroup := missed(e.Pods[i], c); cgroup != "" {
-				all[i].Containers = append(all[i].Containers, Place{ID: c.ID, Cgroup: cgroup})
+	for i := range e.Containers {
+		c := &e.Containers[i]
+		if path, managed := paths[c.PodID]; managed && c.State.Alive() {
+			if dir, err := path.Container(c.CgroupsPath, c.ID); err == nil {
+				containers = append(containers, Place{ID: c.ID, Cgroup: dir})
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(p Listed) bool { return p.Cgroup == "" })
+	return sandboxes, containers
 }
 
 // unlisted are the places of living containers that are not in a runtime's list.
@@ -306,21 +303,21 @@ func (l *Ledger) unlisted(listed []Container) (places []Place) {
 	return places
 }
 
-// unmeasuredOf are the cgroups of containers of which the runtime is to be told other nodes, and whose memory has not been counted.
-func (l *Ledger) unmeasuredOf(e SyncContainers, g *Gathered) (cgroups []string) {
+// toMove are the cgroups of containers of which the runtime is to be told other nodes.
+func (l *Ledger) toMove(e SyncContainers) (cgroups []string) {
 	for _, id := range e.IDs {
 		if c := l.containers[id]; c != nil && c.Phase != Creating && !l.state.Resolved.Config.DryRun() {
 			now := l.deriveRun(c)
 			if update, _ := c.lacks(&now); update.CpusetMems != "" {
-				cgroups = append(cgroups, unmeasured(g.Usage, c.Cgroup)...)
+				cgroups = append(cgroups, c.Cgroup)
 			}
 		}
 	}
 	return cgroups
 }
 
-// missed is the cgroup of a container whose creation was missed; "" outside kubepods.
-func missed(pod Pod, c Container) string {
+// cgroupOf is the cgroup of a container whose creation was missed; "" outside kubepods.
+func cgroupOf(pod Pod, c Container) string {
 	path, managed, _ := pod.Path()
 	if !managed {
 		return ""
@@ -329,16 +326,16 @@ func missed(pod Pod, c Container) string {
 	return dir
 }
 
-// movable is the cgroup of a container whose cpuset.mems may be ours; "" of another one.
-func (l *Ledger) movable(pod Pod, received Container) string {
+// movable is the cgroup of a container whose cpuset.mems may be ours; none of another one.
+func (l *Ledger) movable(pod Pod, received Container) []string {
 	c := l.containers[received.ID]
 	switch {
-	case c == nil || c.Cgroup == "":
-		return missed(pod, received)
+	case c == nil:
+		return []string{cgroupOf(pod, received)}
 	case c.Phase != Creating && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || c.Released):
-		return c.Cgroup
+		return []string{c.Cgroup}
 	}
-	return ""
+	return nil
 }
 
 // ending are the pods without a sandbox, which end with their cgroups, in no order.

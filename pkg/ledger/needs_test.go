@@ -24,7 +24,7 @@ func (n Needs) named() string {
 		{"annotations", len(n.Annotations) > 0}, {"answer", n.Answer}, {"devices", n.Devices}, {"cpus", n.CPUs}, {"ended", len(n.Ended) > 0},
 		{"claims", len(n.Claims) > 0}, {"sample", n.NodeMemory}, {"pages", len(n.PageSizes) > 0}, {"limit", n.LimitOf != ""},
 		{"siblings", len(n.Siblings) > 0}, {"mems", n.MemsOf != ""}, {"files", n.FilesOf != ""}, {"usage", len(n.Usage) > 0},
-		{"listed", len(n.Listed) > 0}, {"unlisted", len(n.Unlisted) > 0},
+		{"listed", len(n.Sandboxes) > 0}, {"unlisted", len(n.Unlisted) > 0},
 	} {
 		if need.is {
 			names = append(names, need.name)

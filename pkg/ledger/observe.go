@@ -124,35 +124,14 @@ func (e Presence) apply(l *Ledger) {
 	}
 }
 
-// Observed is the memory.max that a container's file shows.
+// Observed is the memory.max that the file of a container shows, or with a UID the one of a pod.
 type Observed struct {
-	ID string
-	// Revision is Place's: a container that the runtime has changed since is not what was observed.
-	Revision uint64
-	// Limit is in bytes, cgroup.Max for "max"; nil where it could not be read.
-	Limit *uint64
-}
-
-// ObservedPod is the memory.max that a pod's cgroup shows.
-type ObservedPod struct {
-	// UID is a pod's Key, and ID its sandbox.
+	// UID and ID are Place's.
 	UID, ID string
-	// Revision is Place's: the limits of a pod that were changed since are not what was observed.
+	// Revision is Place's: what the runtime has changed since is not what was observed.
 	Revision uint64
-	// Limit is in bytes with the pod's overhead, cgroup.Max for "max".
+	// Limit is in bytes, that of a pod with its overhead; cgroup.Max for "max".
 	Limit uint64
-}
-
-// apply takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
-func (e ObservedPod) apply(l *Ledger) {
-	p := l.pods[e.UID]
-	if p == nil || p.ID != e.ID || p.Revision != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
-		return
-	}
-	l.change(p)
-	p.limitedTo(e.Limit - min(e.Limit, p.Overhead))
-	p.compareLimits()
-	l.findShared(p)
 }
 
 // updateTakes is how long the runtime may take to apply an update; until then the files show what was before.
@@ -161,19 +140,23 @@ const updateTakes = 10 * time.Second
 // apply takes over what the kernel has. A limit that is not the last one asked for belongs to an update that failed, or to
 // one that was made while nobody was connected.
 func (e Observed) apply(l *Ledger) {
+	if e.UID != "" {
+		l.observePod(e)
+		return
+	}
 	c := l.containers[e.ID]
 	if c == nil || c.Revision != e.Revision || c.Phase == Creating {
 		return
 	}
 	if c.Pending != nil {
-		if l.step.now.Sub(c.Pending.Since) < updateTakes && !l.limitShows(c, e.Limit) {
+		if l.step.now.Sub(c.Pending.Since) < updateTakes && !memoryqos.Holds(e.Limit, c.Limit, l.page()) {
 			return // the runtime is at it
 		}
 		l.change(c.pod)
 		c.Pending = nil
 		l.journalRecord(c)
 	}
-	if !l.takeLimit(c, e.Limit) {
+	if !l.takeLimit(c, &e.Limit) {
 		return
 	}
 	l.change(c.pod)
@@ -181,6 +164,18 @@ func (e Observed) apply(l *Ledger) {
 	if l.unpinnable(c) == "" {
 		l.assign(c, l.fit(c))
 	}
+}
+
+// observePod takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
+func (l *Ledger) observePod(e Observed) {
+	p := l.pods[e.UID]
+	if p == nil || p.ID != e.ID || p.Revision != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
+		return
+	}
+	l.change(p)
+	p.limitedTo(e.Limit - min(e.Limit, p.Overhead))
+	p.compareLimits()
+	l.findShared(p)
 }
 
 // over lays what was read over what was known.
@@ -197,11 +192,6 @@ func (f *Files) over(values memoryqos.Values) memoryqos.Values {
 	return memoryqos.Values{
 		Min: read(f.Min, 0, values.Min), Low: read(f.Low, 0, values.Low), High: read(f.High, cgroup.Max, values.High),
 	}
-}
-
-// limitShows reports whether the file shows the container's limit.
-func (l *Ledger) limitShows(c *container, shows *uint64) bool {
-	return shows == nil || memoryqos.Holds(*shows, c.Limit, l.page())
 }
 
 func (l *Ledger) page() uint64 { return uint64(l.state.Resolved.Machine.PageSize) }

@@ -34,7 +34,7 @@ func TestWhatChangesWhileAContainerRuns(t *testing.T) {
 	shows := func(bytes uint64) func(*Ledger) Event {
 		return func(l *Ledger) Event {
 			place, _ := l.Place("web-main")
-			return Observed{ID: "web-main", Revision: place.Revision, Limit: &bytes}
+			return Observed{ID: "web-main", Revision: place.Revision, Limit: bytes}
 		}
 	}
 	atStart := func(name string, runtime *int64, file *uint64) func(*Ledger) Event {

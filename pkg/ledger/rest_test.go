@@ -78,7 +78,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
 				l.Step(now, StartContainer{Pod: pod, Container: container(2 * gi)})
 				place, _ := l.Place("id")
-				l.Step(now, Observed{ID: "id", Revision: place.Revision, Limit: of(gi)}) // a resize that no event reported
+				l.Step(now, Observed{ID: "id", Revision: place.Revision, Limit: gi}) // a resize that no event reported
 				return l.Step(now, Synchronize{
 					Pods: []Pod{pod}, Containers: []Container{container(gi + 1000)},
 					Found: Found{Files: map[string]Files{"id": {Limit: of(gi)}}},
@@ -96,7 +96,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 					l.Step(now, UpdateContainer{Pod: pod, Container: container(gi + 1000), To: Resources{MemoryLimit: &larger}})
 				}
 				place, _ := l.Place("id")
-				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(gi)})
+				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: gi})
 			},
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
 			want: "1073742824",
@@ -110,7 +110,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 					l.Step(now, UpdateContainer{Pod: pod, Container: container(gi), To: Resources{MemoryLimit: &larger}})
 				}
 				place, _ := l.Place("id")
-				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(2 * gi)})
+				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: 2 * gi})
 			},
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
 			want: "2147484648",
@@ -125,7 +125,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now, UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: &small}})
 				l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: HardReservation\nmemoryThrottlingFactor: null")})
 				place, _ := l.Place("id")
-				l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(20 * gi)})
+				l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: 20 * gi})
 				return l.Step(now.Add(time.Minute), SyncContainers{IDs: []string{"id"}})
 			},
 			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
@@ -173,7 +173,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				larger := int64(2 * gi)
 				l.Step(now, UpdateContainer{Pod: pod, Container: a, To: Resources{MemoryLimit: &larger}, Facts: Facts{PodLimit: limit}})
 				place, _ := l.Place("id")
-				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(gi)})
+				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: gi})
 			},
 			look: func(l *Ledger, _ Effects) string {
 				p := l.View().Pods[0]

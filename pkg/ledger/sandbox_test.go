@@ -120,7 +120,7 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 		return UpdateContainer{Pod: web, Container: claimed(web, name, gi).Container, To: Resources{MemoryLimit: &bytes},
 			Facts: Facts{PodLimit: pod, Siblings: Presence{There: []Place{{ID: "web-main"}, {ID: "web-side"}}}}}
 	}
-	podLimit := func(bytes uint64) ObservedPod { return ObservedPod{UID: "web", ID: web.ID, Limit: bytes} }
+	podLimit := func(bytes uint64) Observed { return Observed{UID: "web", ID: web.ID, Limit: bytes} }
 	const own, shared = "own", "shared"
 	for name, test := range map[string]struct {
 		events []Event

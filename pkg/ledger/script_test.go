@@ -119,7 +119,7 @@ func (s *script) event() Event {
 	case "shows": // memory.max, another than was asked for
 		at, _ := s.l.Place(c.ID)
 		limit := s.bytes("memory")
-		return Observed{ID: c.ID, Revision: at.Revision, Limit: &limit}
+		return Observed{ID: c.ID, Revision: at.Revision, Limit: limit}
 	}
 	s.T.Fatalf("%s: no such event: %s", s.Pos, s.Cmd)
 	return nil

@@ -71,11 +71,6 @@ func (e Synchronize) apply(l *Ledger) {
 	}
 	clear(l.state.Raises) // the others have ended
 	placed := l.placeAll(taken)
-	for _, p := range l.living {
-		if p.managed {
-			l.step.effects.Ask = append(l.step.effects.Ask, p.Ref())
-		}
-	}
 	l.correct(taken, e.Found)
 	l.state.Synchronized.set(l.step.now, "")
 	l.note(Info, "synchronized with the runtime", map[string]any{
@@ -190,11 +185,13 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 	return sandboxes
 }
 
-// Refs are the living pods, as the pod APIs name them.
+// Refs are the living pods that are managed, as the pod APIs name them.
 func (l *Ledger) Refs() []pods.Ref {
 	refs := make([]pods.Ref, 0, len(l.living))
 	for _, p := range l.living {
-		refs = append(refs, p.Ref())
+		if p.managed {
+			refs = append(refs, p.Ref())
+		}
 	}
 	return refs
 }

@@ -34,16 +34,6 @@ func (e NodeMemorySampled) apply(l *Ledger) {
 	}
 }
 
-// unmeasured are the cgroups among these of which a sample says nothing.
-func unmeasured(usage map[string]Usage, cgroups ...string) (missing []string) {
-	for _, cgroup := range cgroups {
-		if _, known := usage[cgroup]; !known && cgroup != "" {
-			missing = append(missing, cgroup)
-		}
-	}
-	return missing
-}
-
 // at is the living container with a cgroup; nil where there is none.
 func (l *Ledger) at(cgroup string) *container {
 	for _, c := range l.containers {

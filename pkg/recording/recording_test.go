@@ -254,6 +254,7 @@ func TestEventsThatFindTheQueueFull(t *testing.T) {
 // read reads a pod's annotations, as the agent does.
 func (d *driver) read(p ledger.Pod) ledger.Pod {
 	var facts ledger.Gathered
+	p.Brought = nil
 	facts.Take(d.Needs(ledger.RunPod{Pod: p}, &facts))
 	return ledger.With(ledger.RunPod{Pod: p}, facts).(ledger.RunPod).Pod
 }
