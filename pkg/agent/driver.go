@@ -47,7 +47,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	if a.writer != nil {
 		a.submitAll(effects.Allocations)
 	}
-	a.post(effects)
+	a.post(effects.Desired, effects.Later)
 	if a.journal != nil {
 		for _, dir := range effects.Over {
 			a.journal.End(dir)
@@ -109,18 +109,18 @@ func (a *Agent) submit(delta ledger.Delta) {
 }
 
 // post collects what protect and Run do.
-func (o *outbox) post(effects ledger.Effects) {
-	if effects.AllFiles {
+func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
+	if desired.AllFiles {
 		o.all, o.files, o.ended = true, nil, nil
 	}
 	if o.files == nil {
 		o.files = map[string]cgroup.Target{}
 	}
-	for _, cgroup := range effects.Ended {
+	for _, cgroup := range desired.Ended {
 		delete(o.files, cgroup)
 		o.ended = append(o.ended, cgroup)
 	}
-	for _, target := range effects.Files {
+	for _, target := range desired.Files {
 		o.files[target.Cgroup] = target
 	}
 	if o.sync == nil {
@@ -129,10 +129,10 @@ func (o *outbox) post(effects ledger.Effects) {
 	if o.look == nil {
 		o.look = map[string]ledger.Place{}
 	}
-	for _, id := range effects.Sync {
+	for _, id := range later.Sync {
 		o.sync[id] = true
 	}
-	for _, at := range effects.Look {
+	for _, at := range later.Look {
 		o.look[at.ID] = at
 	}
 }

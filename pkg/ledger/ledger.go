@@ -162,13 +162,8 @@ type Effects struct {
 	Allocations []Delta `json:",omitzero"`
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled `json:",omitzero"`
-	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
-	Over []string `json:",omitzero"`
-	// Files are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set
-	// when all may have changed: Targets has them.
-	Files    []cgroup.Target `json:",omitzero"`
-	Ended    []string        `json:",omitzero"`
-	AllFiles bool            `json:",omitzero"`
+	Finished
+	Desired
 	// Answer is for the container of the event.
 	Answer Adjustment `json:",omitzero"`
 	// Decision is what the log says about it; nil is nothing.
@@ -176,18 +171,35 @@ type Effects struct {
 	// Updates are for running containers of which the runtime's own record is another one than Files: it would write that
 	// again at its next update of theirs. SyncContainers has them.
 	Updates []Update `json:",omitzero"`
-	// Sync are containers of which the runtime's record is not what it should be; the driver applies SyncContainers to them.
-	Sync []string `json:",omitzero"`
-	// Look are containers whose memory.max is to be read once the runtime has done its part.
-	Look []Place `json:",omitzero"`
-	// Forget are pods that have ended.
-	Forget []pods.Ref `json:",omitzero"`
+	Later
 	// HighChanged is set when High returns something else now.
 	HighChanged bool `json:",omitzero"`
 	// DryRun is set when the configuration wants everything computed and nothing done.
 	DryRun bool `json:",omitzero"`
 	// Notes are for the log.
 	Notes []Note `json:"-"`
+}
+
+// Finished is what has ended. Nothing is left to restore in the cgroups of Over, and the pod APIs need not say more about Forget.
+type Finished struct {
+	Over   []string   `json:",omitzero"`
+	Forget []pods.Ref `json:",omitzero"`
+}
+
+// Desired are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set when all may have
+// changed: Targets has them.
+type Desired struct {
+	Files    []cgroup.Target `json:",omitzero"`
+	Ended    []string        `json:",omitzero"`
+	AllFiles bool            `json:",omitzero"`
+}
+
+// Later is what nobody waits for.
+type Later struct {
+	// Sync are containers of which the runtime's record is not what it should be; the driver applies SyncContainers to them.
+	Sync []string `json:",omitzero"`
+	// Look are containers whose memory.max is to be read once the runtime has done its part.
+	Look []Place `json:",omitzero"`
 }
 
 // Delta is a change of the allocations: of one pod, or of all when State is set.
