@@ -18,7 +18,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -47,8 +46,7 @@ type Ledger struct {
 	aside    []claims.Claimable     // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
-	living     []*pod                // the same pods, as state.Pods; pod.index is the position
-	values     []memoryqos.PodValues // of the living pods' cgroups, contiguous because they are summed at many events
+	living     []*pod                // the same pods, as state.Pods
 	containers map[string]*container // every container that has not ended, by the runtime's id
 	used       map[claims.Ref]use    // the parts of resource claims that containers have
 

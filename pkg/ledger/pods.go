@@ -8,7 +8,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
@@ -145,9 +144,9 @@ func (p *pod) ending() bool {
 
 // add has a pod among the living ones.
 func (l *Ledger) add(s *PodState, key string) *pod {
-	p := &pod{PodState: s, index: len(l.living)}
+	p := &pod{PodState: s}
 	l.pods[key] = p
-	l.living, l.state.Pods, l.values = append(l.living, p), append(l.state.Pods, s), append(l.values, memoryqos.PodValues{})
+	l.living, l.state.Pods = append(l.living, p), append(l.state.Pods, s)
 	return p
 }
 
@@ -253,11 +252,8 @@ func (l *Ledger) endPod(p *pod) {
 		l.end(c)
 	}
 	delete(l.pods, p.key())
-	last := len(l.living) - 1 // takes its place
-	l.living[p.index], l.values[p.index], l.state.Pods[p.index] = l.living[last], l.values[last], l.state.Pods[last]
-	l.living[p.index].index = p.index
-	l.living[last], l.values[last], l.state.Pods[last] = nil, memoryqos.PodValues{}, nil
-	l.living, l.values, l.state.Pods = l.living[:last], l.values[:last], l.state.Pods[:last]
+	at := slices.Index(l.living, p)
+	l.living, l.state.Pods = slices.Delete(l.living, at, at+1), slices.Delete(l.state.Pods, at, at+1)
 	if l.manager != nil {
 		l.manager.ReleasePod(p.key())
 	}

@@ -21,7 +21,6 @@ func (l *Ledger) publish() {
 		}
 		after := l.derive(p)
 		p.derived, p.view = after, nil
-		l.values[p.index] = after.members
 		if before == nil {
 			before = &derived{cgroup: after.cgroup}
 		}
@@ -43,7 +42,7 @@ func (l *Ledger) publish() {
 		l.state.Parents = l.allParents()
 	case sums: // the sums are made from all pods each time, never counted up and down
 		for _, at := range l.state.Parents {
-			out.Files = l.parentTargets(out.Files, at, len(l.state.Parents) > 1)
+			out.Files = l.parentTargets(out.Files, at)
 		}
 	}
 	allocations := l.deltas()
@@ -174,9 +173,8 @@ func (l *Ledger) Targets() []cgroup.Target {
 
 // ancestors adds what the cgroups above the pods should hold.
 func (l *Ledger) ancestors(targets []cgroup.Target) []cgroup.Target {
-	levels := l.allParents()
-	for _, at := range levels {
-		targets = l.parentTargets(targets, at, len(levels) > 1)
+	for _, at := range l.allParents() {
+		targets = l.parentTargets(targets, at)
 	}
 	return targets
 }
@@ -213,15 +211,12 @@ func addParents(levels []Parents, path cgroup.PodPath) []Parents {
 	return levels
 }
 
-// parentTargets adds the sums above all pods of one kubepods, where several is set when there is more than one.
-func (l *Ledger) parentTargets(targets []cgroup.Target, at Parents, several bool) []cgroup.Target {
-	values := l.values
-	if several {
-		values = nil
-		for i, p := range l.living {
-			if p.path.Kubepods == at.Kubepods {
-				values = append(values, l.values[i])
-			}
+// parentTargets adds the sums above all pods of one kubepods: a node has several where kubelets share it.
+func (l *Ledger) parentTargets(targets []cgroup.Target, at Parents) []cgroup.Target {
+	values := make([]memoryqos.PodValues, 0, len(l.living))
+	for _, p := range l.living {
+		if p.path.Kubepods == at.Kubepods {
+			values = append(values, p.derived.members)
 		}
 	}
 	sums := memoryqos.Ancestors(values)

@@ -60,7 +60,6 @@ func Open(s State) (*Ledger, error) {
 		for i, c := range p.containers {
 			p.derived.runs[i].ours = p.derived.runs[i].cgroup != "" && c.Record.Ours
 		}
-		l.values[p.index] = p.derived.members
 	}
 	return l, nil
 }

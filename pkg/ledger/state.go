@@ -232,7 +232,6 @@ func (r Recent) seq(id string) (uint64, bool) {
 // pod is a living pod with what follows from it.
 type pod struct {
 	*PodState
-	index int // in Ledger.living and Ledger.values
 	// path is where its cgroup is; it is empty, and managed unset, for a pod outside kubepods, which is left alone.
 	path    cgroup.PodPath
 	managed bool
