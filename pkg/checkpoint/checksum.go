@@ -13,7 +13,7 @@ import (
 func (t texts) appendText(b []byte, format Format, policy string) []byte {
 	b = append(append(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)"...), validUTF8(policy)...)
 	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', t.Nodes, appendNodeText)
-	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', t.pods, func(b []byte, p podText) []byte { return append(b, p.text...) })
+	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', t.pods, func(b []byte, p *podText) []byte { return append(b, p.text...) })
 	if format == V2 {
 		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', t.Pods, appendPodEntryText)
 	}

@@ -19,7 +19,7 @@ func Encode(policy string, s memorymanager.State) []byte {
 // texts are a state with what each pod's containers are in its text, which is most of it and the same after most decisions.
 type texts struct {
 	memorymanager.State
-	pods []podText // of Entries
+	pods []*podText // of Entries
 }
 
 // podText is a pod's containers in the file, and in the text that the kubelet's checksum is of.
@@ -31,7 +31,7 @@ type podText struct {
 func textsOf(s memorymanager.State) texts {
 	t := texts{State: s}
 	for _, pod := range byPod(memorymanager.State{Entries: s.Entries}) {
-		t.pods = append(t.pods, podText{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
+		t.pods = append(t.pods, &podText{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
 	}
 	return t
 }

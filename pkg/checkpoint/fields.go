@@ -21,7 +21,7 @@ func (t texts) appendState(b []byte, policy string) []byte {
 	})
 	b = append(appendList(append(b, `,"machineState":{`...), ',', nodes, appendNodeJSON), '}')
 	if len(t.pods) > 0 {
-		b = append(appendList(append(b, `,"entries":{`...), ',', t.pods, func(b []byte, p podText) []byte { return append(b, p.file...) }), '}')
+		b = append(appendList(append(b, `,"entries":{`...), ',', t.pods, func(b []byte, p *podText) []byte { return append(b, p.file...) }), '}')
 	}
 	if len(t.Pods) > 0 {
 		b = append(appendList(append(b, `,"podEntries":{`...), ',', t.Pods, appendPodEntryJSON), '}')

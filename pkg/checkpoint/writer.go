@@ -73,7 +73,7 @@ func (t texts) decided(nodes []memorymanager.NodeState, pod memorymanager.PodAll
 			Entries: replaced(t.Entries, pod.Entries, pod.Pod, func(e memorymanager.Entry) string { return e.Pod }),
 			Pods:    replaced(t.Pods, own, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
 		},
-		pods: replaced(t.pods, textsOf(memorymanager.State{Entries: pod.Entries}).pods, pod.Pod, func(p podText) string { return p.pod }),
+		pods: replaced(t.pods, textsOf(memorymanager.State{Entries: pod.Entries}).pods, pod.Pod, func(p *podText) string { return p.pod }),
 	}
 }
 

@@ -213,13 +213,13 @@ func addParents(levels []Parents, path cgroup.PodPath) []Parents {
 
 // parentTargets adds the sums above all pods of one kubepods: a node has several where kubelets share it.
 func (l *Ledger) parentTargets(targets []cgroup.Target, at Parents) []cgroup.Target {
-	values := make([]memoryqos.PodValues, 0, len(l.living))
-	for _, p := range l.living {
-		if p.path.Kubepods == at.Kubepods {
-			values = append(values, p.derived.members)
+	sums := memoryqos.Ancestors(func(yield func(memoryqos.PodValues) bool) {
+		for _, p := range l.living {
+			if p.path.Kubepods == at.Kubepods && !yield(p.derived.members) {
+				return
+			}
 		}
-	}
-	sums := memoryqos.Ancestors(values)
+	})
 	for _, above := range []struct {
 		cgroup, level string
 		values        memoryqos.Values

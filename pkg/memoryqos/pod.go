@@ -1,6 +1,9 @@
 package memoryqos
 
-import "math"
+import (
+	"iter"
+	"math"
+)
 
 // Pod gives the values of a pod's cgroup: Kubernetes' aggregate over what its containers get. There is no memory.high, as
 // under a kubelet: a pod with a limit of its own has memory.max, and the stall guard gives room to containers only.
@@ -87,9 +90,9 @@ func sum(containers []PodContainer, amount func(PodContainer) uint64) uint64 {
 // Ancestors gives the values of the parents of the pods. kubepods and the system partition hold in memory.min what all their
 // pods have in either file, so that no reclaim from the rest of the node reaches them, and in memory.low what they have in
 // memory.low, because protection that one level lacks is lost for all below it.
-func Ancestors(pods []PodValues) Levels {
+func Ancestors(pods iter.Seq[PodValues]) Levels {
 	var all, burstable, system, systemBurstable sums
-	for _, p := range pods {
+	for p := range pods {
 		all.add(p.Values)
 		qos := &burstable
 		if p.System {

@@ -2,6 +2,7 @@ package memoryqos_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -316,7 +317,7 @@ func TestAncestorsAreTheKubeletsSums(t *testing.T) {
 				pods = append(pods, memoryqos.PodValues{Class: p.class, Values: s.Pod(memoryqos.Pod{Class: p.class,
 					Containers: []memoryqos.PodContainer{part(s, p.class, memoryqos.App, p.request*mi, 0)}})})
 			}
-			if diff := cmp.Diff(test.want, memoryqos.Ancestors(pods)); diff != "" {
+			if diff := cmp.Diff(test.want, memoryqos.Ancestors(slices.Values(pods))); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -328,11 +329,11 @@ func TestTheSystemPartitionHasSumsOfItsOwn(t *testing.T) {
 	pod := func(class memoryqos.QOSClass, system bool, min, low uint64) memoryqos.PodValues {
 		return memoryqos.PodValues{Class: class, System: system, Values: values(min, low, unset)}
 	}
-	got := memoryqos.Ancestors([]memoryqos.PodValues{
+	got := memoryqos.Ancestors(slices.Values([]memoryqos.PodValues{
 		pod(memoryqos.Guaranteed, false, 1, unset), pod(memoryqos.Burstable, false, unset, 10),
 		pod(memoryqos.Guaranteed, true, 100, unset), pod(memoryqos.Burstable, true, unset, 1000), pod(memoryqos.Burstable, true, 20000, unset),
 		pod(memoryqos.BestEffort, true, unset, unset),
-	})
+	}))
 	want := memoryqos.Levels{
 		Kubepods: values(21111, 1010, unset), Burstable: values(unset, 10, unset),
 		System: values(21100, 1000, unset), SystemBurstable: values(20000, 1000, unset),

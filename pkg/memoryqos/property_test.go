@@ -2,6 +2,7 @@ package memoryqos_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -155,7 +156,7 @@ func TestEveryLevelPromisesWhatIsBelowIt(t *testing.T) {
 				burstableMin, burstableLow = burstableMin+get(v.Min), burstableLow+get(v.Low)
 			}
 		}
-		l := memoryqos.Ancestors(pods)
+		l := memoryqos.Ancestors(slices.Values(pods))
 		if get(l.Kubepods.Min) != min+low || get(l.Kubepods.Low) != low || get(l.Burstable.Min) != burstableMin || get(l.Burstable.Low) != burstableLow {
 			t.Fatalf("%+v: %+v", pods, l)
 		}

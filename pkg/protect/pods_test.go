@@ -1,6 +1,8 @@
 package protect
 
 import (
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -52,7 +54,7 @@ func Targets(pods []Pod) []cgroup.Target {
 	}
 	targets := make([]cgroup.Target, 0, len(pods)+2*len(trees))
 	for _, t := range trees {
-		levels := memoryqos.Ancestors(t.pods)
+		levels := memoryqos.Ancestors(slices.Values(t.pods))
 		targets = append(targets, cgroup.Target{Cgroup: t.kubepods, Level: cgroup.LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
 		if t.burstable != "" {
 			targets = append(targets, cgroup.Target{Cgroup: t.burstable, Level: cgroup.LevelBurstable, Driver: t.driver, Values: levels.Burstable})
