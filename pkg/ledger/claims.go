@@ -179,8 +179,8 @@ func (l *Ledger) judgeClaims(c *container) (judged, error) {
 	return has, err
 }
 
-// leaveClaims takes from a container what takeClaims gave.
-func (l *Ledger) leaveClaims(c *container) {
+// returnClaims gives back what takeClaims took.
+func (l *Ledger) returnClaims(c *container) {
 	if c.HasClaims {
 		for _, ref := range c.Claims {
 			if left := l.used[ref].containers - 1; left > 0 {
@@ -209,8 +209,7 @@ func (l *Ledger) decideByClaims(c *container) (Placement, error) {
 		as.Nodes, _ = nodeset.Parse(c.FoundMems)
 		return as, nil
 	}
-	rejection := l.reject(c, ClaimNotPrepared, err, true)
-	as.Unplaced = &rejection
+	as.Unplaced = l.reject(c, ClaimNotPrepared, err, true)
 	return as, err
 }
 

@@ -87,7 +87,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	if c.ID == received.ID && len(c.Devices) > 0 {
 		devices = c.Devices
 	}
-	l.leaveClaims(c)
+	l.returnClaims(c)
 	revision := c.Revision + 1
 	c.Run = Run{
 		ID: received.ID, Phase: phase, Born: l.step.now, Revision: revision, Seq: l.step.seq,
@@ -128,7 +128,7 @@ func (l *Ledger) end(c *container) {
 		delete(l.containers, c.ID)
 	}
 	c.Phase, c.Raised, c.Pending = Stopped, 0, nil
-	l.leaveClaims(c)
+	l.returnClaims(c)
 }
 
 // forget drops a container that has ended and has no allocation.

@@ -33,16 +33,16 @@ import (
 // the first rows, too. One that finds no room is refused, or runs on all nodes: what runs already is never refused. One that gets less
 // than it asks for lacks the rest, and may use all nodes until fitPendingResizes finds room.
 
-// assignment is what is decided about a container's memory: assign makes it so. What it takes of the memory manager has been allocated.
+// assignment is a decision about a container's memory. The memory manager has allocated it; assign gives it to the container.
 type assignment struct {
 	Placement
-	// released is set where the container loses nodes that it had from us, and byClaims where it is to have what its claims allocate.
+	// released is set if the container loses nodes that it had from us, and byClaims if it gets what its claims allocate.
 	released, byClaims bool
 	// notes are for the log, with fields beside the container's.
 	notes []Note
 }
 
-// assign is the only writer of where a container has its memory.
+// assign is the only function that writes a container's placement.
 func (l *Ledger) assign(c *container, decided assignment) {
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
 	if decided.byClaims {
@@ -69,7 +69,7 @@ func (l *Ledger) decide(c *container) (assignment, error) {
 	}
 	wanted := l.wanted(c)
 	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
-		return l.leaveAlone(c, "not pinned: the container asks for no memory"), nil
+		return l.unmanaged(c, "not pinned: the container asks for no memory"), nil
 	}
 	if by := c.byKubelet(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal}); by.ByKubelet {
 		return l.adopt(c, by), nil
@@ -151,20 +151,20 @@ func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources
 	return assignment{Placement: decided}, err
 }
 
-// decideUnmanaged decides about a container about which the memory manager does not; done is false for any other. The error refuses it.
+// decideUnmanaged decides about a container that is not the memory manager's; done is false for any other. The error refuses it.
 func (l *Ledger) decideUnmanaged(c *container) (decided assignment, done bool, err error) {
 	if c.byClaims() {
 		as, err := l.decideByClaims(c)
 		return assignment{Placement: as, byClaims: !c.HasClaims}, true, err
 	}
 	if why := l.unpinnable(c); why != "" {
-		return l.leaveAlone(c, why), true, nil
+		return l.unmanaged(c, why), true, nil
 	}
 	return assignment{}, false, nil
 }
 
-// leaveAlone has a container that nobody decides about run on all nodes, or on those that the kubelet has set.
-func (l *Ledger) leaveAlone(c *container, why string) assignment {
+// unmanaged lets a container about which nobody decides run on all nodes, or on those that the kubelet has set.
+func (l *Ledger) unmanaged(c *container, why string) assignment {
 	decided := assignment{Placement: l.unpin(c, why)}
 	if decided.ByKubelet || c.Released || c.FoundMems == "" || !c.Record.OursMems {
 		return decided
@@ -358,10 +358,9 @@ func (p Placement) allocated(by memorymanager.Placement) Placement {
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) (assignment, error) {
 	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
-	rejection := l.reject(c, reasonOf(err), err, refuse)
-	as := Placement{Unplaced: &rejection, Refusal: c.Refusal}
+	as := Placement{Unplaced: l.reject(c, reasonOf(err), err, refuse), Refusal: c.Refusal}
 	if !refuse {
-		as.Pinning, err = "not pinned: "+rejection.Reason, nil
+		as.Pinning, err = "not pinned: "+as.Unplaced.Reason, nil
 	}
 	return assignment{Placement: as}, err
 }

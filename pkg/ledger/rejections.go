@@ -26,20 +26,18 @@ type Refusal struct {
 }
 
 // reject notes a container that could not be placed as asked.
-func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, refused bool) Rejection {
-	dryRun := l.state.Resolved.Config.DryRun()
-	if refused && !dryRun {
-		l.state.Counters.Rejections[reason.String()]++
-	} else {
-		l.state.Counters.Unpinned[reason.String()]++
+func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, refused bool) *Rejection {
+	now, count := l.step.now, l.state.Counters.Unpinned
+	if refused = refused && !l.state.Resolved.Config.DryRun(); refused {
+		count = l.state.Counters.Rejections
 	}
-	now := l.step.now
+	count[reason.String()]++
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
-		Reason: reason.String(), Text: textOf(err), Refused: refused && !dryRun,
+		Reason: reason.String(), Text: textOf(err), Refused: refused,
 	}
 	l.show(rejection)
-	return rejection
+	return &rejection
 }
 
 // show puts a rejection in front of the others, or in its own place when it is among them.
@@ -57,7 +55,7 @@ func (l *Ledger) show(rejection Rejection) {
 func (l *Ledger) refuse(c *container, err error) *Refusal {
 	request := request(c)
 	if c.Refusal == nil || !slices.Equal(c.Refusal.Request, request) {
-		return &Refusal{l.reject(c, reasonOf(err), err, true), request}
+		return &Refusal{*l.reject(c, reasonOf(err), err, true), request}
 	}
 	again := *c.Refusal
 	again.Text, again.Last = textOf(err), l.step.now

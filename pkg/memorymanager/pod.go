@@ -1,7 +1,7 @@
 package memorymanager
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -57,30 +57,23 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 }
 
 // podRequest is what a pod needs at one time, by type. As in the kubelet, only types that an app container asks for count.
-func podRequest(containers []Container) Request {
-	var request Request
-	for name, peak := range peaks(containers) {
-		asked := func(a Amount) bool { return a.Type == name }
-		if slices.ContainsFunc(containers, func(c Container) bool { return c.Kind == memoryqos.App && slices.ContainsFunc(c.Request, asked) }) {
-			request = append(request, Amount{Type: name, Bytes: peak.Bytes()})
-		}
-	}
-	slices.SortFunc(request, func(a, b Amount) int { return cmp.Compare(a.Type, b.Type) })
-	return request
-}
-
-// peaks are what a pod's containers need at one time, by type.
-func peaks(containers []Container) map[MemoryType]*memoryqos.Peak {
-	peaks := map[MemoryType]*memoryqos.Peak{}
+func podRequest(containers []Container) (request Request) {
+	peaks, asked := map[MemoryType]*memoryqos.Peak{}, map[MemoryType]bool{}
 	for _, c := range containers {
 		for _, amount := range c.Request {
 			if peaks[amount.Type] == nil {
 				peaks[amount.Type] = &memoryqos.Peak{}
 			}
 			peaks[amount.Type].Add(c.Kind, amount.Bytes)
+			asked[amount.Type] = asked[amount.Type] || c.Kind == memoryqos.App
 		}
 	}
-	return peaks
+	for _, name := range slices.Sorted(maps.Keys(peaks)) {
+		if asked[name] {
+			request = append(request, Amount{Type: name, Bytes: peaks[name].Bytes()})
+		}
+	}
+	return request
 }
 
 // plus is a + b, the largest number instead of an overflow.
