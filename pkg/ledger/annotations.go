@@ -69,7 +69,7 @@ func (l *Ledger) checkAnnotations(c *container) error {
 		return nil
 	}
 	err := fmt.Errorf("bad annotations: %s", messages(problems))
-	l.reject(c, BadAnnotation, err, true)
+	l.reject(c, BadAnnotation, err.Error(), true)
 	return err
 }
 

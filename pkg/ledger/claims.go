@@ -209,7 +209,7 @@ func (l *Ledger) decideByClaims(c *container) (Placement, error) {
 		as.Nodes, _ = nodeset.Parse(c.FoundMems)
 		return as, nil
 	}
-	as.Unplaced = l.reject(c, ClaimNotPrepared, err, true)
+	as.Unplaced = l.reject(c, ClaimNotPrepared, err.Error(), true)
 	return as, err
 }
 

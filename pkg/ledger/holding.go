@@ -14,7 +14,10 @@ func (v *View) Holding() (cgroups []deficit.Cgroup) {
 		}
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
-			held := deficit.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c)}
+			held := deficit.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks)}
+			if bytes := larger(c.Values.Min, c.Values.Low); bytes != nil {
+				held.Protected = *bytes
+			}
 			if len(held.Allocated) > 0 || c.State.Alive() && held.Protected > 0 {
 				cgroups = append(cgroups, held)
 			}
@@ -34,11 +37,4 @@ func allocatedMemory(blocks []memorymanager.Block) (amounts []deficit.Amount) {
 		}
 	}
 	return amounts
-}
-
-func protectedBytes(c *ContainerView) uint64 {
-	if bytes := larger(c.Values.Min, c.Values.Low); bytes != nil {
-		return *bytes
-	}
-	return 0
 }

@@ -323,14 +323,16 @@ func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorym
 func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	podScope := l.state.Resolved.Manager.Scope == topologymanager.PodScope && !l.manager.Aligned(wanted.Pod)
 	if podScope && c.pod.Info != nil {
-		whole := c.pod.ofSpec()
-		for i := range whole {
-			one := &whole[i]
-			one.Required = wanted.Required
-			one.CPUs, one.Devices = l.nodesOfCPUs(l.step.facts.CPUs[one.Name]), l.step.facts.Devices[one.Name]
+		var whole []memorymanager.Container
+		for _, spec := range c.pod.Info.Containers {
+			one := memorymanager.Container{
+				Pod: wanted.Pod, Name: spec.Name, Kind: spec.Kind, Request: withMemory(slices.Clone(spec.Hugepages), spec.Request),
+				CPUs: l.nodesOfCPUs(l.step.facts.CPUs[spec.Name]), Devices: l.step.facts.Devices[spec.Name], Required: wanted.Required,
+			}
 			if one.Name == c.Name {
 				one.CPUs, one.Devices = c.CPUNodes, c.Devices
 			}
+			whole = append(whole, one)
 		}
 		if _, err := l.manager.AdmitPod(wanted.Pod, whole); err != nil {
 			return memorymanager.Placement{}, err
@@ -358,7 +360,8 @@ func (p Placement) allocated(by memorymanager.Placement) Placement {
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) (assignment, error) {
 	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
-	as := Placement{Unplaced: l.reject(c, reasonOf(err), err, refuse), Refusal: c.Refusal}
+	reason, text := reasonOf(err)
+	as := Placement{Unplaced: l.reject(c, reason, text, refuse), Refusal: c.Refusal}
 	if !refuse {
 		as.Pinning, err = "not pinned: "+as.Unplaced.Reason, nil
 	}

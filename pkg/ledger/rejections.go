@@ -26,7 +26,7 @@ type Refusal struct {
 }
 
 // reject notes a container that could not be placed as asked.
-func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, refused bool) *Rejection {
+func (l *Ledger) reject(c *container, reason memorymanager.Reason, text string, refused bool) *Rejection {
 	now, count := l.step.now, l.state.Counters.Unpinned
 	if refused = refused && !l.state.Resolved.Config.DryRun(); refused {
 		count = l.state.Counters.Rejections
@@ -34,7 +34,7 @@ func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, re
 	count[reason.String()]++
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
-		Reason: reason.String(), Text: textOf(err), Refused: refused,
+		Reason: reason.String(), Text: text, Refused: refused,
 	}
 	l.show(rejection)
 	return &rejection
@@ -54,30 +54,22 @@ func (l *Ledger) show(rejection Rejection) {
 // refuse notes a resize that was refused. The same one again is the same rejection, with a text of today.
 func (l *Ledger) refuse(c *container, err error) *Refusal {
 	request := request(c)
+	reason, text := reasonOf(err)
 	if c.Refusal == nil || !slices.Equal(c.Refusal.Request, request) {
-		return &Refusal{*l.reject(c, reasonOf(err), err, true), request}
+		return &Refusal{*l.reject(c, reason, text, true), request}
 	}
 	again := *c.Refusal
-	again.Text, again.Last = textOf(err), l.step.now
+	again.Text, again.Last = text, l.step.now
 	again.Count++
 	l.show(again.Rejection)
 	return &again
 }
 
-// reasonOf is the reason of an error of allocate: NotPreferred is the one that is not the memory manager's.
-func reasonOf(err error) memorymanager.Reason {
-	var rejection *memorymanager.Rejection
-	if errors.As(err, &rejection) {
-		return rejection.Reason
+// reasonOf is why a container could not be placed, at length with a line for each NUMA node where the memory manager gives one: NotPreferred
+// is the one reason that is not the memory manager's.
+func reasonOf(err error) (reason memorymanager.Reason, text string) {
+	if rejection, ok := errors.AsType[*memorymanager.Rejection](err); ok {
+		return rejection.Reason, rejection.Text()
 	}
-	return NotPreferred
-}
-
-// textOf is a reason at length, with a line for each NUMA node where the memory manager gives one.
-func textOf(err error) string {
-	var rejection *memorymanager.Rejection
-	if errors.As(err, &rejection) {
-		return rejection.Text()
-	}
-	return err.Error()
+	return NotPreferred, err.Error()
 }

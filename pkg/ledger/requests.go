@@ -81,17 +81,6 @@ func request(c *container) memorymanager.Request {
 	return withMemory(wanted, limit)
 }
 
-// ofSpec are the containers of a pod's spec, in its order, with what they ask for.
-func (p *pod) ofSpec() []memorymanager.Container {
-	containers := make([]memorymanager.Container, 0, len(p.Info.Containers))
-	for _, spec := range p.Info.Containers {
-		containers = append(containers, memorymanager.Container{
-			Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: withMemory(slices.Clone(spec.Hugepages), spec.Request),
-		})
-	}
-	return containers
-}
-
 // withMemory adds bytes of ordinary memory to a request for huge pages, and sorts it.
 func withMemory(pages memorymanager.Request, bytes uint64) memorymanager.Request {
 	if bytes > 0 {

@@ -131,18 +131,18 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 		}
 		return where + ": its memory is not there"
 	}
-	aligned := m.aligned(c, in)
+	aligned, counts := m.aligned(c, in), "the nodes of all of them count"
 	switch {
 	case c.Required:
 		return where + ": the pod's annotation numa is required, and they have no NUMA node in common"
 	case m.options.AlignTo == topologymanager.AlignToKubelet:
 		return where + ": onConflict Kubelet prefers none of these"
 	case len(aligned.Devices) == 0:
-		return where + fmt.Sprintf(": onConflict %s, so that the CPUs count", m.options.AlignTo)
+		counts = "the CPUs count"
 	case !in.CPUs.Empty() && aligned.CPUs.Empty():
-		return where + fmt.Sprintf(": onConflict %s, so that the devices count", m.options.AlignTo)
+		counts = "the devices count"
 	}
-	return where + fmt.Sprintf(": onConflict %s, so that the nodes of all of them count", m.options.AlignTo)
+	return where + fmt.Sprintf(": onConflict %s, so that %s", m.options.AlignTo, counts)
 }
 
 // Clone returns a copy that shares nothing with the manager that either of them changes.

@@ -2,7 +2,6 @@ package memorymanager
 
 import (
 	"iter"
-	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -62,15 +61,14 @@ func (p *pod) reuse(b Block) (taken uint64) {
 
 // appNodes are the nodes of the pod's first app container that has an allocation.
 func (m *Manager) appNodes(uid string) nodeset.Set {
-	p := m.pods[uid]
-	if p == nil {
-		return 0
+	if p := m.pods[uid]; p != nil {
+		for _, c := range p.containers {
+			if c.kind == memoryqos.App {
+				return span(c.blocks)
+			}
+		}
 	}
-	i := slices.IndexFunc(p.containers, func(c container) bool { return c.kind == memoryqos.App })
-	if i < 0 {
-		return 0
-	}
-	return span(p.containers[i].blocks)
+	return 0
 }
 
 // rerun allocates an init container of a pod whose app containers have their memory: it runs again after the sandbox was
