@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -56,7 +57,7 @@ func TestRecord(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	ctx, cancel := context.WithCancel(t.Context())
-	recorded, stop, err := startAgent(ctx, &simulator.Node{StateDir: h.path("state"), Cgroups: h.tree}, c, m, log)
+	recorded, stop, err := startAgent(ctx, &simulator.Node{Cgroups: h.tree}, agent.Options{Config: c, Machine: m, StateDir: h.path("state"), Log: log})
 	must(t, err)
 	ended := make(chan error, 1)
 	plugin := nriplugin.New(recorded, nriplugin.Options{Socket: h.path("nri.sock"), Name: defaultName, Index: defaultIndex, Log: log})

@@ -15,7 +15,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
@@ -155,13 +154,17 @@ func (o *simulateOptions) node(c config.Config) (machine.Machine, *simulator.Adm
 
 // simulate runs the pods on a node of their own.
 func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simulator.Options, log *logrus.Logger) (result *simulator.Result, err error) {
-	of.Systemd, of.PodAPI, of.Config, of.Dir = o.cgroupDriver == "systemd", o.podInfo == "kubelet", c, o.keep
+	of.Systemd, of.Config, of.Dir = o.cgroupDriver == "systemd", c, o.keep
 	node, err := simulator.NewNode(of)
 	if err != nil {
 		return nil, err
 	}
 	defer node.Close()
-	decides, stop, err := startAgent(ctx, node, c, of.Machine, log)
+	with := agent.Options{Config: c, Machine: of.Machine, StateDir: node.StateDir, Log: log}
+	if o.podInfo == "kubelet" {
+		with.Providers = []podinfo.Provider{simulator.PodAPI(of.Pods)}
+	}
+	decides, stop, err := startAgent(ctx, node, with)
 	if err != nil {
 		return nil, err
 	}
@@ -173,20 +176,14 @@ func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simu
 	return node.Run(ctx, runtime, runtime)
 }
 
-// startAgent runs the daemon's agent on a simulated node. It asks only the sources that the node has.
-func startAgent(ctx context.Context, node *simulator.Node, c config.Config, m machine.Machine, log *logrus.Logger) (*agent.Agent, func() error, error) {
+// startAgent runs the daemon's agent on a simulated node.
+func startAgent(ctx context.Context, node *simulator.Node, with agent.Options) (*agent.Agent, func() error, error) {
 	tree, err := cgroupfs.Open(node.Cgroups.Root(), cgroupfs.Plain())
 	if err != nil {
 		return nil, nil, err
 	}
-	var providers []podinfo.Provider
-	if node.KubeletPods != "" {
-		providers, err = podinfo.Providers([]memoryqos.Source{memoryqos.SourceKubelet}, podinfo.Places{KubeletSocket: node.KubeletPods}, log)
-		if err != nil {
-			return nil, nil, errors.Join(err, tree.Close())
-		}
-	}
-	decides, err := agent.New(agent.Options{Config: c, Machine: m, StateDir: node.StateDir, Tree: tree, Providers: providers, Log: log})
+	with.Tree = tree
+	decides, err := agent.New(with)
 	if err != nil {
 		return nil, nil, errors.Join(err, tree.Close())
 	}

@@ -12,7 +12,6 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -28,7 +27,6 @@ type Agent[S nriplugin.Session] interface {
 // decisions are what an agent shows.
 type decisions interface {
 	View() *ledger.View
-	Counters() agent.Counters
 }
 
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
@@ -204,14 +202,4 @@ func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts
 // Nodes returns the agent's node map.
 func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 	return d.agent.View().Nodes, nil
-}
-
-// SourcesConnected reports whether every source of memory requests is connected.
-func (d *Direct) SourcesConnected(context.Context) (bool, error) {
-	for _, source := range d.agent.Counters().Requests.Sources {
-		if !source.Connected {
-			return false, nil
-		}
-	}
-	return true, nil
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -42,8 +41,6 @@ type Plugin interface {
 	Facts(ctx context.Context, podUID, container string) (Facts, error)
 	// Nodes returns the node map.
 	Nodes(ctx context.Context) ([]memorymanager.NodeState, error)
-	// SourcesConnected reports whether the plugin has learnt all pods from the node's pod API.
-	SourcesConnected(ctx context.Context) (bool, error)
 }
 
 // Facts are what a plugin knows of a container beyond its OCI spec.
@@ -64,8 +61,6 @@ type Options struct {
 	Pods []*corev1.Pod
 	// Systemd is the kubelet's systemd cgroup driver; else cgroupfs.
 	Systemd bool
-	// PodAPI gives the node the kubelet's pod API; without it the plugin has only the runtime's events.
-	PodAPI bool
 	// Config says which annotations the pods may have.
 	Config config.Config
 	// Dir keeps the cgroup tree and the state folder: a folder that is new or empty. "" makes them in a temporary folder that
@@ -73,22 +68,18 @@ type Options struct {
 	Dir string
 }
 
-// Node is a simulated node: the kubelet, the pods' cgroups, and folders for a runtime and a plugin.
+// Node is a simulated node: the kubelet, the pods' cgroups, and a folder for a plugin.
 type Node struct {
-	// Socket is where the runtime may serve NRI.
-	Socket string
 	// StateDir is the plugin's own folder.
 	StateDir string
 	// Cgroups is the cgroup hierarchy.
 	Cgroups *cgroups.Tree
-	// KubeletPods is the socket of the kubelet's pod API; empty when the node has none.
-	KubeletPods string
 
 	kubelet
 	config    config.Config
 	admission *Admission
 	toRun     []*corev1.Pod
-	cleanUp   []func()
+	temporary string // a folder that Close removes; "" is none
 
 	runtime    Runtime
 	plugin     Plugin
@@ -113,14 +104,6 @@ func NewNode(options Options) (n *Node, err error) {
 	if n.Cgroups, err = cgroups.NewTree(cgroupDir); err != nil {
 		return nil, err
 	}
-	if options.PodAPI {
-		n.KubeletPods = filepath.Join(filepath.Dir(n.Socket), "kubelet.sock")
-		stop, err := servePods(n.KubeletPods, options.Pods)
-		if err != nil {
-			return nil, err
-		}
-		n.cleanUp = append(n.cleanUp, stop)
-	}
 	return n, nil
 }
 
@@ -128,9 +111,6 @@ func NewNode(options Options) (n *Node, err error) {
 // is part of the result.
 func (n *Node) Run(ctx context.Context, runtime Runtime, plugin Plugin) (*Result, error) {
 	n.runtime, n.plugin = runtime, plugin
-	if err := n.awaitSources(ctx); err != nil {
-		return nil, err
-	}
 	for _, pod := range n.toRun {
 		if err := n.runPod(ctx, pod); err != nil {
 			return nil, err
@@ -139,72 +119,31 @@ func (n *Node) Run(ctx context.Context, runtime Runtime, plugin Plugin) (*Result
 	return n.result(ctx)
 }
 
-// connectTimeout bounds the plugin's connection to the pod API.
-const connectTimeout = time.Minute
-
-// awaitSources waits until the plugin is connected to the pod API: a pod before that would show an estimate of its request.
-func (n *Node) awaitSources(ctx context.Context) error {
-	if n.KubeletPods == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		if connected, err := n.plugin.SourcesConnected(ctx); connected || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for the plugin's connection to the kubelet's pod API: %w", ctx.Err())
-		case <-ticker.C:
-		}
-	}
-}
-
-// Close stops the pod API and removes the temporary folders.
+// Close removes the temporary folder.
 func (n *Node) Close() {
-	for len(n.cleanUp) > 0 {
-		last := len(n.cleanUp) - 1
-		n.cleanUp[last]()
-		n.cleanUp = n.cleanUp[:last]
+	if n.temporary != "" {
+		os.RemoveAll(n.temporary)
 	}
 }
 
-// makeFolders makes the node's folders and returns that of the cgroup hierarchy. The sockets are in a folder of their own:
-// their paths must be short.
+// makeFolders makes the node's folders and returns that of the cgroup hierarchy.
 func (n *Node) makeFolders(dir string) (cgroupDir string, err error) {
-	sockets, err := n.temporary("")
-	const longest = 100 // bytes of a socket's path, of which the kernel takes 107
-	if err == nil && len(sockets) > longest-len("/kubelet.sock") {
-		sockets, err = n.temporary("/tmp")
-	}
-	if err != nil {
-		return "", fmt.Errorf("making a temporary folder: %w", err)
-	}
 	if dir == "" {
-		dir = filepath.Join(sockets, "node")
+		if n.temporary, err = os.MkdirTemp("", "nri"); err != nil {
+			return "", fmt.Errorf("making a temporary folder: %w", err)
+		}
+		dir = n.temporary
 	}
 	if err := refuseContent(dir); err != nil {
 		return "", err
 	}
-	n.Socket, n.StateDir, cgroupDir = filepath.Join(sockets, "nri.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cgroups")
+	n.StateDir, cgroupDir = filepath.Join(dir, "state"), filepath.Join(dir, "cgroups")
 	for _, path := range []string{n.StateDir, cgroupDir} {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return "", fmt.Errorf("making the node's folders: %w", err)
 		}
 	}
 	return cgroupDir, nil
-}
-
-// temporary makes a folder that Close removes.
-func (n *Node) temporary(parent string) (string, error) {
-	dir, err := os.MkdirTemp(parent, "nri")
-	if err == nil {
-		n.cleanUp = append(n.cleanUp, func() { os.RemoveAll(dir) })
-	}
-	return dir, err
 }
 
 // ErrNotEmpty is about Options.Dir.

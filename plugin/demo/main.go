@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -106,7 +107,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		admission = nil // the page shows what the daemon rejects of pods that stay
 	}
 	result, err := o.demonstrate(ctx, simulator.Options{
-		Machine: described.Machine, Admission: admission, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd", PodAPI: o.podInfo == "kubelet",
+		Machine: described.Machine, Admission: admission, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd",
 	})
 	if err != nil {
 		return err
@@ -130,12 +131,26 @@ func (o options) demonstrate(ctx context.Context, of simulator.Options) (result 
 		return nil, err
 	}
 	defer node.Close()
-	runtime := cri.New(cri.Options{Socket: node.Socket, Cgroups: node.Cgroups})
+	sockets, err := os.MkdirTemp("", "nri")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(sockets)
+	pods := filepath.Join(sockets, "kubelet.sock")
+	if o.podInfo == "kubelet" {
+		stop, err := servePods(pods, of.Pods)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+	}
+	socket := filepath.Join(sockets, "nri.sock")
+	runtime := cri.New(cri.Options{Socket: socket, Cgroups: node.Cgroups})
 	if err := runtime.Start(); err != nil {
 		return nil, err
 	}
 	defer runtime.Stop()
-	ctx, plugin, err := start(ctx, o, node)
+	ctx, plugin, err := start(ctx, o, node, socket, pods)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +159,11 @@ func (o options) demonstrate(ctx context.Context, of simulator.Options) (result 
 	defer cancel()
 	if err := runtime.WaitSynchronized(connecting, 1); err != nil {
 		return nil, fmt.Errorf("the plugin did not connect: %w", err)
+	}
+	if o.podInfo == "kubelet" {
+		if err := plugin.awaitSources(connecting); err != nil {
+			return nil, err
+		}
 	}
 	if result, err = node.Run(ctx, runtime, plugin); err != nil {
 		return nil, err

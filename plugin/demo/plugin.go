@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,15 +33,11 @@ type plugin struct {
 const stopTimeout = 10 * time.Second
 
 // start runs the plugin's binary on a node. The returned context ends with the process.
-func start(ctx context.Context, o options, node *simulator.Node) (context.Context, *plugin, error) {
-	kubelet := node.KubeletPods
-	if kubelet == "" {
-		kubelet = filepath.Join(filepath.Dir(node.Socket), "no-kubelet.sock")
-	}
+func start(ctx context.Context, o options, node *simulator.Node, socket, pods string) (context.Context, *plugin, error) {
 	running, cancel := context.WithCancel(ctx)
-	cmd := exec.CommandContext(running, o.plugin, "run", "--nri-socket", node.Socket, "--state-dir", node.StateDir,
+	cmd := exec.CommandContext(running, o.plugin, "run", "--nri-socket", socket, "--state-dir", node.StateDir,
 		"--cgroups", node.Cgroups.Root(), "--plain-cgroups", "--machine", o.machine, "--config", o.config,
-		"--kubelet-pods-socket", kubelet, "--metrics-address", "")
+		"--kubelet-pods-socket", pods, "--metrics-address", "")
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout
 	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: &bytes.Buffer{}}
 	cmd.Stderr = p.log
@@ -125,16 +122,15 @@ func (p *plugin) Nodes(ctx context.Context) ([]memorymanager.NodeState, error) {
 	return document.NodeStates(), nil
 }
 
-// SourcesConnected reports whether every source of memory requests is connected.
-func (p *plugin) SourcesConnected(ctx context.Context) (bool, error) {
-	document, err := p.document(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, source := range document.RequestSources {
-		if !source.Connected {
-			return false, nil
+// awaitSources waits until the plugin is connected to the pod API: a pod before that would show an estimate of its request.
+func (p *plugin) awaitSources(ctx context.Context) error {
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		document, err := p.document(ctx)
+		if err != nil {
+			return fmt.Errorf("waiting for the plugin's connection to the kubelet's pod API: %w", err)
+		}
+		if !slices.ContainsFunc(document.RequestSources, func(s status.Source) bool { return !s.Connected }) {
+			return nil
 		}
 	}
-	return true, nil
 }
