@@ -54,7 +54,7 @@ type Options struct {
 	Tree *cgroupfs.Tree
 	// Units sets properties of systemd's slices; nil writes files only.
 	Units protect.Units
-	// Watcher reports other writers at once; nil leaves them to the periodic check.
+	// Watcher tells of other writers; nil leaves them to the periodic check.
 	Watcher *cgroupfs.Watcher
 	// CheckPeriod is the time between two looks at the cgroups that others write to, a second at least; 0 is CheckPeriod.
 	CheckPeriod time.Duration

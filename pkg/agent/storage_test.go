@@ -367,23 +367,6 @@ func TestACgroupThatHangsHoldsNoEvent(t *testing.T) {
 				n.protector.Prune()
 			}
 		},
-		"looked for by the watcher": func(n *node, hang func()) func() {
-			n.watches = true
-			n.onOpen = func(dir, _ string) error {
-				if dir == gone {
-					hang()
-				}
-				return nil
-			}
-			return func() {
-				n.mkdir(gone)
-				n.writeFile(gone, "memory.high", "max")
-				if err := n.watcher.Watch(gone, "memory.high"); err != nil {
-					t.Error(err)
-				}
-				n.protector.Prune()
-			}
-		},
 		"looked for at its end": func(n *node, hang func()) func() {
 			armed := make(chan struct{})
 			first := n.onceArmed(armed, hang, ".")

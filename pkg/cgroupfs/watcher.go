@@ -1,14 +1,12 @@
 package cgroupfs
 
 import (
+	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -16,11 +14,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// Change names a file that was written.
+// Change names a file of a cgroup that was written. Without a file the cgroup was made or removed, or any of its files may have been written.
 type Change struct{ Cgroup, File string }
 
-// Watcher reports writes to watched files (inotify(7) IN_MODIFY, which works on cgroupfs). It reports our own
-// writes too. It watches the files alone: their folders would report every counter that moves.
+// subtreeControl resets the files of the cgroups below where it disables a controller and enables it again.
+const subtreeControl = "cgroup.subtree_control"
+
+// Resets reports whether it may have reset the files of the cgroups right below.
+func (c Change) Resets() bool { return c.File == subtreeControl }
+
+// Watcher tells of changes by inotify(7), of our own writes too. Of a cgroup as a whole it tells of writes to our knobs and to
+// cgroup.subtree_control once the writer closes them (IN_CLOSE_WRITE), and of cgroups that are made or removed right below. Counters that move
+// are told of where their file is watched (IN_MODIFY), for which kernfs needs a watch of the file itself.
 type Watcher struct {
 	tree    *Tree
 	inotify *os.File
@@ -33,9 +38,8 @@ type Watcher struct {
 
 	mu       sync.Mutex
 	watches  map[int]Change
-	byFile   map[string]map[string]int // cgroup, file: watch
-	pending  map[Change]bool           // not delivered yet
-	unpruned []string                  // cgroups that Prune has yet to look at
+	byChange map[Change]int  // the same the other way round
+	pending  map[Change]bool // not delivered yet
 }
 
 // NewWatcher starts watching below a tree.
@@ -47,101 +51,54 @@ func NewWatcher(t *Tree) (*Watcher, error) {
 	w := &Watcher{
 		tree: t, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify"),
 		changes: make(chan map[Change]bool), wake: make(chan struct{}, 1), done: make(chan struct{}),
-		watches: make(map[int]Change), byFile: make(map[string]map[string]int), pending: make(map[Change]bool),
+		watches: make(map[int]Change), byChange: make(map[Change]int), pending: make(map[Change]bool),
 	}
 	w.running.Go(w.read)
 	w.running.Go(w.deliver)
 	return w, nil
 }
 
-// Watch adds files of a cgroup: knobs, or "memory.events". Watching twice is one watch. A file that is not there is an error
-// that is fs.ErrNotExist.
-func (w *Watcher) Watch(dir string, files ...string) error {
-	if !cgroup.Inside(dir) {
-		return fmt.Errorf("watch cgroup %q: not below kubepods", dir)
+// Watch adds a cgroup, or with a file that one alone. Watching twice is one watch. What is not there is an error that is fs.ErrNotExist; it is
+// ENOSPC beyond fs.inotify.max_user_watches.
+func (w *Watcher) Watch(c Change) error {
+	if !cgroup.Inside(c.Cgroup) {
+		return fmt.Errorf("watch cgroup %q: not below kubepods", c.Cgroup)
 	}
-	var errs []error
-	for _, file := range files {
-		path := filepath.Join(w.tree.root, dir, file)
-		wd, err := unix.InotifyAddWatch(w.fd, path, unix.IN_MODIFY|unix.IN_DONT_FOLLOW)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
-			continue
-		}
-		w.watched(Change{Cgroup: dir, File: file}, wd)
+	mask := uint32(unix.IN_MODIFY | unix.IN_DONT_FOLLOW)
+	if c.File == "" {
+		mask = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 	}
-	return errors.Join(errs...)
-}
-
-// watched enters a watch. The kernel looks for a file without the lock, for which others wait.
-func (w *Watcher) watched(c Change, wd int) {
+	path := filepath.Join(w.tree.root, c.Cgroup, c.File)
+	wd, err := unix.InotifyAddWatch(w.fd, path, mask) // without the lock, for which others wait
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", path, err)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// A recreated cgroup has new files: forget the old one's watch.
-	if old, ok := w.byFile[c.Cgroup][c.File]; ok && old != wd {
-		w.remove(old)
+	if w.byChange[c] != wd { // one that is made again is another one
+		w.unwatch(c)
 	}
-	if w.byFile[c.Cgroup] == nil {
-		w.byFile[c.Cgroup] = make(map[string]int)
-	}
-	w.byFile[c.Cgroup][c.File] = wd
-	w.watches[wd] = c
+	w.byChange[c], w.watches[wd] = wd, c
+	return nil
 }
 
-// remove ends one watch. The kernel may have ended it already.
-func (w *Watcher) remove(wd int) {
-	unix.InotifyRmWatch(w.fd, uint32(wd))
-	delete(w.watches, wd)
-}
-
-// Unwatch forgets all files of a cgroup.
-func (w *Watcher) Unwatch(cgroup string) {
+// Unwatch forgets what Watch added.
+func (w *Watcher) Unwatch(c Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.unwatch(cgroup)
+	w.unwatch(c)
 }
 
-func (w *Watcher) unwatch(cgroup string) {
-	for _, wd := range w.byFile[cgroup] {
-		w.remove(wd)
-	}
-	delete(w.byFile, cgroup)
-}
-
-// Prune looks at up to count cgroups, without the lock, and forgets the ones that are gone. The next call continues with the next cgroups.
-func (w *Watcher) Prune(count int) {
-	for dir, watches := range w.toPrune(count) {
-		if w.tree.Ended(dir) {
-			w.forget(dir, watches)
-		}
+// unwatch ends a watch, which the kernel does not do for a cgroup that ends (Linux 6.1, 6.12).
+func (w *Watcher) unwatch(c Change) {
+	if wd, ok := w.byChange[c]; ok {
+		unix.InotifyRmWatch(w.fd, uint32(wd))
+		delete(w.watches, wd)
+		delete(w.byChange, c)
 	}
 }
 
-func (w *Watcher) toPrune(count int) map[string]map[string]int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.unpruned) == 0 {
-		w.unpruned = slices.Collect(maps.Keys(w.byFile))
-	}
-	count = min(count, len(w.unpruned))
-	next := make(map[string]map[string]int, count)
-	for _, dir := range w.unpruned[:count] {
-		next[dir] = maps.Clone(w.byFile[dir])
-	}
-	w.unpruned = w.unpruned[count:]
-	return next
-}
-
-// forget is Unwatch, unless the cgroup is watched anew.
-func (w *Watcher) forget(dir string, watches map[string]int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if maps.Equal(w.byFile[dir], watches) {
-		w.unwatch(dir)
-	}
-}
-
-// Watches is the number of files watched.
+// Watches is the number of cgroups and files watched.
 func (w *Watcher) Watches() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,17 +144,28 @@ func (w *Watcher) take(events []byte) {
 	for len(events) >= unix.SizeofInotifyEvent {
 		wd := int(int32(binary.NativeEndian.Uint32(events)))
 		mask := binary.NativeEndian.Uint32(events[4:])
-		name := binary.NativeEndian.Uint32(events[12:])
-		events = events[min(len(events), unix.SizeofInotifyEvent+int(name)):]
+		length := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
+		name, _, _ := bytes.Cut(events[unix.SizeofInotifyEvent:max(unix.SizeofInotifyEvent, min(len(events), length))], []byte{0})
+		events = events[min(len(events), length):]
+		c, watched := w.watches[wd]
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
 			for _, c := range w.watches { // any of them may have changed
 				w.pending[c] = true
 			}
-		case mask&unix.IN_IGNORED != 0: // the watch has ended, which no cgroup's does by itself
-		default:
-			if c, ok := w.watches[wd]; ok {
-				w.pending[c] = true
+		case !watched || mask&unix.IN_IGNORED != 0:
+		case c.File != "":
+			w.pending[c] = true
+		case mask&unix.IN_ISDIR != 0:
+			below := Change{Cgroup: c.Cgroup + "/" + string(name)}
+			if mask&unix.IN_DELETE != 0 {
+				w.unwatch(below)
+			}
+			w.pending[below] = true
+		case mask&unix.IN_CLOSE_WRITE != 0:
+			switch cgroup.Knob(name) {
+			case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems, cgroup.MemoryOOMGroup, subtreeControl:
+				w.pending[Change{c.Cgroup, string(name)}] = true
 			}
 		}
 	}

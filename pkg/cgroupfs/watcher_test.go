@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 func newWatcher(t *testing.T, tree *Tree) *Watcher {
@@ -48,7 +48,8 @@ func TestWritesAreToldOnce(t *testing.T) {
 		"kubepods/memory.min": "0", "kubepods/memory.low": "0", "kubepods/memory.max": "0", "kubepods/pod1/cpuset.mems": "",
 	})
 	w := newWatcher(t, tree)
-	if err := errors.Join(w.Watch("kubepods", "memory.min", "memory.low"), w.Watch("kubepods", "memory.min"), w.Watch("kubepods/pod1", "cpuset.mems")); err != nil {
+	mems, minimum, low := Change{"kubepods/pod1", "cpuset.mems"}, Change{"kubepods", "memory.min"}, Change{"kubepods", "memory.low"}
+	if err := errors.Join(w.Watch(minimum), w.Watch(low), w.Watch(minimum), w.Watch(mems)); err != nil {
 		t.Fatal(err)
 	}
 	if w.Watches() != 3 {
@@ -66,7 +67,6 @@ func TestWritesAreToldOnce(t *testing.T) {
 	}
 	write("kubepods/memory.max", "1") // nobody asked
 	write("kubepods/pod1/cpuset.mems", "0")
-	mems, minimum, low := Change{"kubepods/pod1", "cpuset.mems"}, Change{"kubepods", "memory.min"}, Change{"kubepods", "memory.low"}
 	if _, all := told(t, w, mems); len(all) != 1 {
 		t.Errorf("told of %v", all)
 	}
@@ -80,79 +80,123 @@ func TestWritesAreToldOnce(t *testing.T) {
 	}
 }
 
-func TestWatchesEndWithTheirCgroup(t *testing.T) {
-	files := map[string]string{"kubepods/memory.min": "0", "kubepods/pod1/memory.min": "0", "kubepods/pod1/memory.low": "0", "kubepods/pod2/memory.min": "0"}
+// Of a cgroup as a whole are told writes to the files that this program writes, however they come there, and the cgroups right below.
+func TestOneWatchTellsOfACgroup(t *testing.T) {
+	files := map[string]string{"kubepods/pod1/a/": "", "kubepods/pod1/pids.max": "", "kubepods/pod1/memory.current": ""}
+	for _, file := range []string{"memory.min", "memory.low", "memory.high", "memory.oom.group", "cpuset.mems", "cgroup.subtree_control"} {
+		files["kubepods/pod1/"+file] = "0"
+	}
 	tree := makeTree(t, files)
 	w := newWatcher(t, tree)
-	for _, cgroup := range []string{"kubepods", "kubepods/pod1", "kubepods/pod2"} {
-		if err := w.Watch(cgroup, "memory.min"); err != nil {
+	pod, container := Change{Cgroup: "kubepods/pod1"}, Change{Cgroup: "kubepods/pod1/a"}
+	if err := errors.Join(w.Watch(pod), w.Watch(container), w.Watch(pod)); err != nil || w.Watches() != 2 {
+		t.Fatalf("%d watches, %v", w.Watches(), err)
+	}
+	at := func(file string) string { return filepath.Join(tree.Root(), file) }
+	want := map[Change]bool{}
+	for file := range files {
+		if dir, name := filepath.Split(file); name != "" {
+			if err := os.WriteFile(at(file), []byte("1"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if name != "pids.max" && name != "memory.current" {
+				want[Change{filepath.Clean(dir), name}] = true
+			}
+		}
+	}
+	if _, got := told(t, w, slices.Collect(maps.Keys(want))...); !maps.Equal(got, want) {
+		t.Errorf("told of %v, want %v", got, want)
+	}
+	// A container that ends leaves no watch behind, and one that is made is told of.
+	if err := errors.Join(os.Remove(at("kubepods/pod1/a"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, got := told(t, w, container); len(got) != 1 || w.Watches() != 1 {
+		t.Errorf("told of %v, %d watches", got, w.Watches())
+	}
+	if err := os.Mkdir(at("kubepods/pod1/a"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, got := told(t, w, container); len(got) != 1 {
+		t.Errorf("told of %v", got)
+	}
+	// One that was made again while nobody listened is another one.
+	if err := errors.Join(w.Watch(container), os.Rename(at("kubepods/pod1/a"), at("kubepods/pod1/old")), os.Mkdir(at("kubepods/pod1/a"), 0o755), w.Watch(container)); err != nil || w.Watches() != 2 {
+		t.Errorf("%d watches, %v", w.Watches(), err)
+	}
+	w.Unwatch(container)
+	w.Unwatch(container)
+	if w.Watches() != 1 {
+		t.Errorf("%d watches", w.Watches())
+	}
+}
+
+func TestWhatCannotBeWatched(t *testing.T) {
+	tree := makeTree(t, map[string]string{"system.slice/memory.min": "0", "kubepods/": "", "kubepods/file": ""})
+	w := newWatcher(t, tree)
+	if err := w.Watch(Change{"system.slice", "memory.min"}); err == nil {
+		t.Error("watches outside kubepods")
+	}
+	for change, want := range map[Change]error{
+		{"kubepods", "memory.min"}: fs.ErrNotExist, {"kubepods/pod1", ""}: fs.ErrNotExist, {"kubepods/file", ""}: unix.ENOTDIR,
+	} {
+		if err := w.Watch(change); !errors.Is(err, want) {
+			t.Errorf("%v: got %v, want %v", change, err, want)
+		}
+	}
+}
+
+// The kernel keeps fs.inotify.max_queued_events for a reader that does not come.
+func TestAnOverflowTellsOfAll(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/memory.min": "0", "kubepods/pod1/memory.min": "0", "kubepods/pod1/memory.events": ""})
+	w := newWatcher(t, tree)
+	all := []Change{{"kubepods", ""}, {"kubepods/pod1", ""}, {"kubepods/pod1", "memory.events"}}
+	for _, change := range all {
+		if err := w.Watch(change); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.Unwatch("kubepods/pod2")
-	w.Unwatch("kubepods/pod2")
-	if w.Watches() != 2 {
-		t.Errorf("%d watches", w.Watches())
-	}
-	if err := os.RemoveAll(filepath.Join(tree.Root(), "kubepods/pod1")); err != nil {
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
 		t.Fatal(err)
 	}
-	w.Prune(2) // no kernel says so of a cgroup
-	if w.Watches() != 1 {
-		t.Errorf("%d watches", w.Watches())
-	}
-	cgroups.Fill(t, tree.Root(), files)
-	if err := w.Watch("kubepods/pod1", "memory.min", "memory.low"); err != nil || w.Watches() != 3 {
-		t.Errorf("%d watches, %v", w.Watches(), err)
-	}
-	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/pod1"), filepath.Join(tree.Root(), "kubepods/away")); err != nil {
+	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	w.Prune(1)
-	w.Prune(1)
-	if w.Watches() != 1 {
-		t.Errorf("%d watches", w.Watches())
+	w.mu.Lock() // nobody takes events in
+	for range most/2 + 100 {
+		for _, dir := range []string{"kubepods", "kubepods/pod1"} { // in turn: equal neighbours are one event
+			if err := os.WriteFile(filepath.Join(tree.Root(), dir, "memory.min"), []byte("1"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	// A cgroup recreated under a watched name.
-	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/memory.min"), filepath.Join(tree.Root(), "kubepods/old")); err != nil {
-		t.Fatal(err)
-	}
-	cgroups.Fill(t, tree.Root(), files)
-	if err := w.Watch("kubepods", "memory.min"); err != nil || w.Watches() != 1 {
-		t.Errorf("%d watches, %v", w.Watches(), err)
-	}
+	w.mu.Unlock()
+	told(t, w, all...)
 }
 
-func TestOnlyKubepodsIsWatched(t *testing.T) {
-	tree := makeTree(t, map[string]string{"system.slice/memory.min": "0", "kubepods/": ""})
+func TestEventsOfNoInterest(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/": ""})
 	w := newWatcher(t, tree)
-	if err := w.Watch("system.slice", "memory.min"); err == nil {
-		t.Error("watches outside kubepods")
-	}
-	if err := w.Watch("kubepods", "memory.min"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestAnOverflowTellsOfAll(t *testing.T) {
-	tree := makeTree(t, map[string]string{"kubepods/memory.min": "0", "kubepods/memory.low": "0"})
-	w := newWatcher(t, tree)
-	if err := w.Watch("kubepods", "memory.min", "memory.low"); err != nil {
+	if err := w.Watch(Change{Cgroup: "kubepods"}); err != nil {
 		t.Fatal(err)
 	}
-	event := make([]byte, unix.SizeofInotifyEvent)
-	binary.NativeEndian.PutUint32(event, ^uint32(0)) // no watch: -1
-	binary.NativeEndian.PutUint32(event[4:], unix.IN_Q_OVERFLOW)
-	w.take(append(event, 1, 2, 3))
-	w.wake <- struct{}{}
-	told(t, w, Change{"kubepods", "memory.min"}, Change{"kubepods", "memory.low"})
-	// Events of watches that have ended are of no interest.
-	binary.NativeEndian.PutUint32(event, 999)
-	binary.NativeEndian.PutUint32(event[4:], unix.IN_IGNORED)
-	w.take(event)
-	binary.NativeEndian.PutUint32(event[4:], unix.IN_MODIFY)
-	binary.NativeEndian.PutUint32(event[12:], 1<<31)
-	w.take(event)
+	event := func(watch, mask, length uint32) []byte {
+		event := make([]byte, unix.SizeofInotifyEvent)
+		binary.NativeEndian.PutUint32(event, watch)
+		binary.NativeEndian.PutUint32(event[4:], mask)
+		binary.NativeEndian.PutUint32(event[12:], length)
+		return event
+	}
+	known := uint32(w.byChange[Change{Cgroup: "kubepods"}])
+	w.take(event(999, unix.IN_CLOSE_WRITE, 0)) // of a watch that has ended
+	w.take(event(known, unix.IN_IGNORED, 0))
+	w.take(event(known, unix.IN_CLOSE_WRITE, 1<<31)) // not whole
+	w.take([]byte{1, 2, 3})
+	if len(w.pending) > 0 {
+		t.Errorf("told of %v", w.pending)
+	}
 }
 
 func TestCloseEndsTheChanges(t *testing.T) {

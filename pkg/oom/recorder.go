@@ -213,7 +213,7 @@ func (r *Recorder) watch(p *pod) {
 	if r.watcher == nil || p.watched {
 		return
 	}
-	err := r.watcher.Watch(p.cgroup, "memory.events")
+	err := r.watcher.Watch(cgroupfs.Change{Cgroup: p.cgroup, File: "memory.events"})
 	if p.watched = err == nil; err != nil && !errors.Is(err, fs.ErrNotExist) { // one that has just ended has none
 		r.isBlind(err)
 	}
@@ -304,7 +304,7 @@ func (r *Recorder) sync(now time.Time) {
 		r.look(r.pods[dir], now, false)
 		r.forget(r.pods[dir])
 		if r.watcher != nil {
-			r.watcher.Unwatch(dir)
+			r.watcher.Unwatch(cgroupfs.Change{Cgroup: dir, File: "memory.events"})
 		}
 	}
 }

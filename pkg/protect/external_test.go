@@ -2,7 +2,10 @@ package protect
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -237,33 +240,30 @@ func TestWhatCameLateIsWatchedAndRunFinishesContainers(t *testing.T) {
 		defer close(ended)
 		n.Run(ctx, 10*time.Millisecond)
 	}()
-	n.Prune()
-	if watches := watcher.Watches(); watches != 2 { // memory.min and memory.low of kubepods are there now
-		t.Errorf("%d watches", watches)
-	}
 	target := cgroup.Target{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "1"}
 	if err := n.Update(t.Context(), []cgroup.Target{target}, nil); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" && watcher.Watches() == 3 })
+	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" && watcher.Watches() == 3 }) // kubepods, the pod and the container
 	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
 	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" })
 	cancel()
 	<-ended
 }
 
-func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
+// Where the kernel refuses to watch, as beyond fs.inotify.max_user_watches, the periodic check finds what others write.
+func TestRunRepairsWhatCannotBeWatched(t *testing.T) {
 	n := newNode(t, nil)
 	watcher, err := cgroupfs.NewWatcher(n.Tree)
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.Protector.watcher = watcher
-	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)}) // the files are not there to be watched: a line each
+	watcher.Close() // what is asked of it is an error from now on
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
 	if lines := n.log.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "noticed by the periodic check only") {
 		t.Errorf("%v", lines)
 	}
-	watcher.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -276,6 +276,143 @@ func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
 	waitFor(t, func() bool { return content(t, n.Tree, podG+"/memory.min") == "100" })
 	cancel()
 	<-ended
+}
+
+// running is a node whose Run is told by the kernel alone: its period is an hour.
+func running(t *testing.T, dirs ...string) *node {
+	t.Helper()
+	n := newNode(t, nil, dirs...)
+	n.Protector.watcher, n.Protector.now = newWatcher(t, n.Tree), time.Now
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx, time.Hour)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return n
+}
+
+func (n *node) holds(t *testing.T, file, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
+		data, err := os.ReadFile(filepath.Join(n.Root(), file)) // it may not be there until it is written
+		if got := strings.TrimSpace(string(data)); got == want {
+			return
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%s holds %q, %v, for a minute, want %q", file, got, err, want)
+		}
+	}
+}
+
+// levels is a node with values of ours at each level, and what the files hold.
+func levels(t *testing.T) (*node, map[string]string) {
+	t.Helper()
+	n := running(t, runcA, crunB+"/container")
+	one, high := uint64(1), uint64(8192)
+	values := minimum(100)
+	values.High, values.OOMGroup = &high, &one
+	if err := errors.Join(n.DesireAll(containers(t, Container{Values: values, Mems: "1"}, Container{Values: low(20)})), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"kubepods/memory.min": "120", "kubepods/memory.low": "20", "kubepods/burstable/memory.low": "20", podG + "/memory.min": "100",
+		path.Dir(crunB) + "/memory.low": "20", runcA + "/memory.min": "100", runcA + "/memory.high": "8192", runcA + "/cpuset.mems": "1",
+		runcA + "/memory.oom.group": "1", crunB + "/memory.low": "20", crunB + "/container/memory.low": "20",
+	}
+	for file, text := range want {
+		n.holds(t, file, text)
+	}
+	return n, want
+}
+
+// Whatever somebody writes to a file of ours is repaired because the kernel tells of it, at each level.
+func TestTheKernelTellsOfEachLevel(t *testing.T) {
+	n, want := levels(t)
+	for file, text := range want {
+		n.overwrite(t, file, "0")
+		n.holds(t, file, text)
+	}
+}
+
+// A controller that is disabled and enabled again resets the files of the cgroups below, which nobody has written then.
+func TestAControllerThatComesBack(t *testing.T) {
+	n, want := levels(t)
+	for _, parent := range []string{"kubepods", "kubepods/burstable", podG, crunB} {
+		var below []string
+		for file := range want {
+			if path.Dir(path.Dir(file)) == parent {
+				below = append(below, file)
+				resetFile(t, n, file)
+			}
+		}
+		n.overwrite(t, parent+"/cgroup.subtree_control", "+memory +cpuset")
+		for _, file := range below {
+			n.holds(t, file, want[file])
+		}
+	}
+	// A runtime writes it with each container that it makes: one that holds its value says for all that none was reset.
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if rows := n.reset("kubepods"); len(rows) > 0 {
+		t.Errorf("%d rows would be compared", len(rows))
+	}
+}
+
+// resetFile has a file hold something else without a write that the kernel tells of.
+func resetFile(t *testing.T, n *node, file string) {
+	t.Helper()
+	kept := filepath.Join(n.Root(), "reset")
+	if err := errors.Join(os.WriteFile(kept, []byte("0"), 0o644), os.Rename(kept, filepath.Join(n.Root(), file))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A cgroup that is made again under its name gets its values, and is watched.
+func TestACgroupThatIsMadeAgain(t *testing.T) {
+	n, want := levels(t)
+	for i, dir := range []string{runcA, crunB + "/container", podG} {
+		at, away := filepath.Join(n.Root(), dir), filepath.Join(n.Root(), fmt.Sprint("away", i))
+		if err := errors.Join(os.Rename(at, away), os.Mkdir(at, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"the new one's", "0"} {
+			for file, want := range want {
+				if path.Dir(file) != dir {
+					continue
+				}
+				if text == "0" {
+					n.overwrite(t, file, text)
+				}
+				n.holds(t, file, want)
+			}
+		}
+	}
+}
+
+// What is written before a cgroup is watched is found, too: what was seen of a container may be old by then.
+func TestAWriteBeforeTheWatch(t *testing.T) {
+	n := running(t, runcA)
+	n.overwrite(t, runcA+"/memory.min", "7")
+	seen := cgroup.Seen{Values: minimum(100)}
+	target := cgroup.Target{Cgroup: runcA, Level: cgroup.LevelContainer, Values: minimum(100), Seen: &seen}
+	if err := errors.Join(n.DesireAll([]cgroup.Target{target}), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	n.holds(t, runcA+"/memory.min", "100")
+}
+
+// Files of which the kernel tells are compared each half hour.
+func TestWatchedFilesAreComparedSeldom(t *testing.T) {
+	n := newNode(t, nil)
+	n.Protector.watcher = newWatcher(t, n.Tree)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	n.reconcile(t)
+	resetFile(t, n, podG+"/memory.min")
+	n.clock = n.clock.Add(comparePeriod - time.Second)
+	wantWrites(t, first(n.reconcile(t)))
+	n.clock = n.clock.Add(time.Second)
+	wantWrites(t, first(n.reconcile(t)), podG+"/min=100")
 }
 
 // waitFor waits until a condition holds.

@@ -18,6 +18,7 @@ type scope struct {
 	unread    bool // no file of which it is known what it holds
 	atOnce    bool // without the delays of a series, and without a wait for the runtime
 	onlyHigh  bool // memory.high, and no other file
+	onlyHeard bool // files of which the kernel told or whose repair waits
 	onlyRaise bool // no slow file but a memory.high that goes up: the others are made late
 	unbounded bool // whatever memory a write moves
 }
@@ -25,6 +26,7 @@ type scope struct {
 var (
 	settling     = scope{unread: true}
 	periodic     = scope{}
+	repairing    = scope{onlyHeard: true}
 	raising      = scope{atOnce: true, onlyHigh: true, onlyRaise: true}
 	checkingHigh = scope{atOnce: true, onlyHigh: true}
 	checking     = scope{atOnce: true}
@@ -142,7 +144,20 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 	s := &pass{scope: within, rows: rows()}
 	now, wants := p.now(), within.wants
 	for _, r := range s.rows {
-		if !within.onlyHigh {
+		these := allFiles
+		switch {
+		case within.onlyHigh:
+			these = 1 << high
+		case within.onlyHeard:
+			these = p.delayed[r]
+		}
+		if these == allFiles && !within.unread {
+			r.compared = now
+		}
+		if !within.unread {
+			p.delayed[r] &^= these
+		}
+		if p.delayed[r] == 0 {
 			delete(p.delayed, r)
 		}
 		if within.atOnce {
@@ -154,8 +169,9 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		p.findInner(r)
 		before := s.missing
 		for _, t := range r.parts {
+			p.watch(t)
 			for i := range t.files {
-				if !within.onlyHigh || i == high {
+				if these&(1<<i) != 0 {
 					p.compareFile(s, change{part: t, index: i}, now)
 				}
 			}
@@ -186,7 +202,7 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 	switch {
 	case !c.due():
 	case wait > 0 && !s.unread && !s.atOnce && !c.blind:
-		p.delayed[c.row] = true
+		p.delayed[c.row] |= 1 << c.index
 		if s.next == 0 || wait < s.next {
 			s.next = wait
 		}
@@ -220,7 +236,6 @@ func (p *Protector) read(c change, now time.Time) (effect, error) {
 		}
 		return none, nil
 	}
-	p.watchFound(c.row)
 	then := f.is(p.rounded(f, c.index, value), c.same())
 	if then == externalChange {
 		f.backoff.hit(now)

@@ -42,10 +42,10 @@ type Protector struct {
 
 	mu         sync.Mutex // held for no wait and no system call on a cgroup: see outside
 	rows       map[string]*row
-	round      int           // of DesireAll
-	reconciles int           // how many there were
-	unsettled  map[*row]bool // what Settle has to look at
-	delayed    map[*row]bool // those with a repair that waits
+	round      int            // of DesireAll
+	unsettled  map[*row]bool  // what Settle has to look at
+	delayed    map[*row]files // those of which the kernel told, or with a repair that waits
+	blind      bool           // a cgroup could not be watched, in the log
 	lanes      [2]*lane
 	migration  uint64 // most bytes of a running container that a write may move
 	repairs    Repairs
@@ -54,8 +54,9 @@ type Protector struct {
 	complaint  complaint
 	unwritable complaint // of containers
 
-	wake chan struct{} // Run has late writes to make
-	slow sync.Map      // channels that are closed when a slow write has returned
+	wake  chan struct{} // Run has late writes to make
+	stale chan struct{} // it has delayed files to look at
+	slow  sync.Map      // channels that are closed when a slow write has returned
 }
 
 // outside makes a system call on a cgroup without mu, which the runtime's events wait for. Its caller holds mu; rows and files may have
@@ -77,7 +78,7 @@ func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[*row]bool), wake: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
+		rows:      make(map[string]*row), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
 		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}

@@ -216,7 +216,7 @@ func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error)
 
 // compareConfirmed compares the files that systemd has written, where it has no newer values to write.
 func (p *Protector) compareConfirmed(r *row) {
-	_, err := p.reconcile(context.Background(), func() []*row {
+	_, err := p.reconcile(context.Background(), periodic, func() []*row {
 		if p.unconfirmed(r) {
 			return nil
 		}

@@ -14,8 +14,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
-// rowsPerPass is how many pods and containers one Reconcile looks at, so that its cost does not grow with the node; Prune as many cgroups.
-const rowsPerPass = 150
+const (
+	// rowsPerPass is how many pods and containers one Reconcile looks at, so that its cost does not grow with the node; Prune as many cgroups.
+	rowsPerPass = 150
+	// comparePeriod is the time between two looks at files of which the kernel tells. It tells of no writer that keeps a file open.
+	comparePeriod = 30 * time.Minute
+)
 
 // Settle has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
 // that at no moment a parent promises less than its children. A cgroup that is gone is no error.
@@ -32,36 +36,33 @@ func (p *Protector) Settle(ctx context.Context) error {
 	return errors.Join(s.above...)
 }
 
-// Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the pods, and a bounded number of pods and
-// containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants to be called again because a
-// repair waits; 0 is never.
+// Reconcile reads what cgroups hold, compares with what is desired and repairs, where something failed before or the kernel does not tell of
+// writes, and elsewhere each half hour: everything above the pods, and a bounded number of pods and containers, the next ones at the next call.
+// What takes long to write is left to Run. It returns when it wants to be called again because a repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
-	return p.reconcile(ctx, p.nextRows)
+	return p.reconcile(ctx, periodic, p.nextRows)
 }
 
-func (p *Protector) reconcile(ctx context.Context, rows func() []*row) (time.Duration, error) {
+func (p *Protector) reconcile(ctx context.Context, within scope, rows func() []*row) (time.Duration, error) {
 	defer progress.Begin("the writer of cgroup files")()
-	s := p.run(ctx, periodic, rows)
+	s := p.run(ctx, within, rows)
 	return s.next, errors.Join(s.above...)
 }
 
 // nextRows are the rows of the next Reconcile: of the pods and containers those that were not looked at for longest.
 func (p *Protector) nextRows() (rows []*row) {
-	p.reconciles++
 	var many []*row
 	for _, r := range p.rows {
-		if (r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer) && !p.delayed[r] {
+		switch _, delayed := p.delayed[r]; {
+		case !delayed && r.rests() && p.now().Sub(r.compared) < comparePeriod:
+		case !delayed && (r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer):
 			many = append(many, r)
-		} else {
+		default:
 			rows = append(rows, r)
 		}
 	}
-	slices.SortFunc(many, func(a, b *row) int { return a.reconciled - b.reconciled })
-	for _, r := range many[:min(len(many), rowsPerPass)] {
-		r.reconciled = p.reconciles
-		rows = append(rows, r)
-	}
-	return rows
+	slices.SortFunc(many, func(a, b *row) int { return a.compared.Compare(b.compared) })
+	return append(rows, many[:min(len(many), rowsPerPass)]...)
 }
 
 // Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
@@ -87,20 +88,17 @@ func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) e
 	return errors.Join(append(s.above, s.inside...)...)
 }
 
-// repair looks at cgroups whose files were written, and at those with a repair that waits, so that the answer is the earliest
-// of all.
+// repair looks at the files that were written, and at those with a repair that waits, so that the answer is the earliest of all.
 func (p *Protector) repair(ctx context.Context, told map[cgroupfs.Change]bool) (time.Duration, error) {
-	return p.reconcile(ctx, func() []*row {
+	return p.reconcile(ctx, repairing, func() []*row {
 		for c := range told {
-			if r := p.rows[c.Cgroup]; r != nil {
-				p.delayed[r] = true
-			}
+			p.heard(c)
 		}
 		return slices.Collect(maps.Keys(p.delayed))
 	})
 }
 
-// Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then
+// Run reconciles every period, and repairs whenever the watcher tells of a change, until ctx ends. It leaves writes that have not returned by then
 // alone.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	var changes <-chan map[cgroupfs.Change]bool
@@ -122,6 +120,8 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 			return
 		case <-ticker.C:
 			next, err = p.Reconcile(ctx)
+		case <-p.stale:
+			next, err = p.repair(ctx, nil)
 		case <-delayed.C:
 			next, err = p.repair(ctx, nil)
 		case told, ok := <-changes:
@@ -138,30 +138,11 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// Prune forgets what belongs to cgroups that are gone and whose end was missed, of a bounded number of those in the journal and in
-// the watcher, and watches parents that came late or were recreated.
+// Prune forgets what the journal has of cgroups that are gone and whose end was missed, of a bounded number of them.
 func (p *Protector) Prune() {
 	if p.journal != nil {
 		p.journal.prune(rowsPerPass, p.tree.Exists)
 	}
-	if p.watcher == nil {
-		return
-	}
-	p.watcher.Prune(rowsPerPass)
-	for _, dir := range p.aboveThePods() {
-		_ = p.watchAbove(dir) // logged when it failed first
-	}
-}
-
-func (p *Protector) aboveThePods() (dirs []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for dir, r := range p.rows {
-		if r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer {
-			dirs = append(dirs, dir)
-		}
-	}
-	return dirs
 }
 
 // Repairs count how often the files of a container were found to hold something else than the runtime was to write or had

@@ -4,35 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"path"
+	"slices"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // row is one cgroup of the table.
 type row struct {
-	cgroup     string
-	depth      int // of its path
-	level      string
-	driver     cgroup.Driver
-	fresh      bool // see Target
-	state      rowState
-	round      int       // the DesireAll that named it last
-	reconciled int       // the Reconcile that looked at it last
-	watched    bool      // memory.oom.group, memory.high and cpuset.mems of a container, where a value is desired
-	parts      []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
-	unclear    bool      // whether there is one inside could not be read
-	turn       chan bool // is full while somebody makes slow writes
-	migration  Migration // of a container
+	cgroup    string
+	depth     int // of its path
+	level     string
+	driver    cgroup.Driver
+	fresh     bool // see Target
+	state     rowState
+	round     int       // the DesireAll that named it last
+	compared  time.Time // when a pass looked at all of its files last
+	parts     []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
+	unclear   bool      // whether there is one inside could not be read
+	turn      chan bool // is full while somebody makes slow writes
+	migration Migration // of a container
 }
 
 // part is a cgroup with the values of a row.
 type part struct {
 	*row
-	dir   string
-	files [len(knobs)]file
+	dir     string
+	watched bool // the kernel tells of writes to its files
+	files   [len(knobs)]file
 }
 
 // isInner reports whether it is the one inside.
@@ -47,6 +51,11 @@ const (
 	high     = 3
 	mems     = 4
 )
+
+// files are files of a row, a bit for each index.
+type files uint8
+
+const allFiles = files(1<<len(knobs) - 1)
 
 // initial is what a new cgroup has in the files. cpuset.mems has no such value that would be right to write.
 var initial = [...]uint64{
@@ -97,6 +106,19 @@ func (r *row) any(is func(state) bool) bool {
 		}
 	}
 	return false
+}
+
+// rests reports whether nothing of it has to be looked at before the kernel tells of it.
+func (r *row) rests() bool {
+	if !r.any(state.compared) {
+		return r.state == desired
+	}
+	for _, t := range r.parts {
+		if !t.watched {
+			return false
+		}
+	}
+	return r.state == desired && !r.unclear && !r.any(func(s state) bool { return !s.settled() })
 }
 
 // on makes a transition.
@@ -222,6 +244,10 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	r.compare(false)
 	if t.Seen != nil {
 		p.saw(r, *t.Seen)
+		if p.watcher != nil { // which did not tell of it yet
+			p.delayed[r] = allFiles
+			poke(p.stale)
+		}
 	}
 	return nil
 }
@@ -233,7 +259,6 @@ func (p *Protector) saw(r *row, seen cgroup.Seen) {
 		f := &r.parts[0].files[i]
 		if value != nil && f.state.compared() && !f.state.back() { // systemd may not hold what goes back
 			f.is(p.rounded(f, i, *value), r.same())
-			p.watchFound(r)
 		}
 	}
 }
@@ -295,9 +320,6 @@ func (p *Protector) add(dir, level string) *row {
 	}
 	r.parts = []*part{own}
 	p.rows[dir] = r
-	if err := p.watch(r); err != nil {
-		p.log.WithError(err).Warn("until this cgroup can be watched, external changes are noticed by the periodic check only")
-	}
 	return r
 }
 
@@ -314,15 +336,14 @@ func (p *Protector) drop(r *row) {
 		delete(l.late, r)
 	}
 	p.systemd.remove(r)
-	if p.watcher != nil && r.level != cgroup.LevelPod {
-		p.watcher.Unwatch(r.cgroup)
+	for _, t := range r.parts {
+		p.unwatch(t)
 	}
 	p.endIfGone(r)
 }
 
 // set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
 func (p *Protector) set(r *row, want wishes) {
-	r.watched = false // others may be desired now
 	for i, f := range r.all() {
 		switch value := want[i]; {
 		case value != nil:
@@ -416,36 +437,88 @@ func (p *Protector) findInner(r *row) {
 	}
 }
 
-// watch watches the files that other writers are known to write. Pods are looked at in turn: a watch for each would cost
-// more than it gives. A container's cgroup may be yet to come: see watchFound.
-func (p *Protector) watch(r *row) (err error) {
-	if p.watcher == nil || r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer {
-		return nil
-	}
-	p.outside(func() { err = p.watchAbove(r.cgroup) })
-	return err
-}
-
-func (p *Protector) watchAbove(dir string) error {
-	return p.watcher.Watch(dir, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
-}
-
-// watchFound watches a container whose cgroup has been seen.
-func (p *Protector) watchFound(r *row) {
-	if p.watcher == nil || r.level != cgroup.LevelContainer || r.watched {
+// watch has the kernel tell of a cgroup, which may be yet to come. It precedes the first read, so that no write between the two is missed.
+func (p *Protector) watch(t *part) {
+	if p.watcher == nil || t.watched {
 		return
 	}
-	r.watched = true // unless the kernel refuses it: then it is asked again with the next read
-	for _, i := range [...]int{oomGroup, high, mems} {
-		if r.parts[0].files[i].state == alone {
-			continue
-		}
-		var err error
-		if p.outside(func() { err = p.watcher.Watch(r.cgroup, string(knobs[i])) }); err != nil {
-			r.watched = false
-			p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
+	t.watched = true // unless what is heard of it meanwhile says that it is another one
+	var err error
+	p.outside(func() { err = p.watcher.Watch(cgroupfs.Change{Cgroup: t.dir}) })
+	if err != nil {
+		t.watched = false
+		if !errors.Is(err, fs.ErrNotExist) && !p.blind {
+			p.blind = true
+			p.log.WithError(err).Warn("external changes of some cgroups are noticed by the periodic check only")
 		}
 	}
+	if t.state == finished {
+		p.unwatch(t)
+	}
+}
+
+// unwatch ends the watch of a row that has ended, unless another one has its cgroup.
+func (p *Protector) unwatch(t *part) {
+	if p.watcher != nil && p.rows[t.cgroup] == nil {
+		p.watcher.Unwatch(cgroupfs.Change{Cgroup: t.dir})
+	}
+}
+
+// heard enters which files are to be looked at because of a change.
+func (p *Protector) heard(c cgroupfs.Change) {
+	r := p.rows[c.Cgroup]
+	if above := p.rows[path.Dir(c.Cgroup)]; r == nil && above != nil && above.level == cgroup.LevelContainer && path.Base(c.Cgroup) == "container" {
+		r = above // crun's
+	}
+	switch {
+	case c.Resets():
+		for _, r := range p.reset(c.Cgroup) {
+			p.delayed[r] = allFiles
+		}
+	case r == nil:
+	case c.File == "":
+		for _, t := range r.parts {
+			t.watched = t.watched && t.dir != c.Cgroup // it may be another one
+		}
+		p.delayed[r] = allFiles
+	default:
+		p.delayed[r] |= 1 << slices.Index(knobs[:], cgroup.Knob(c.File))
+	}
+}
+
+// fewRows is how many rows stand for all that are below the same cgroup.
+const fewRows = 3
+
+// reset are the rows whose files may have been reset with the controllers of a cgroup. A runtime writes cgroup.subtree_control of all levels with
+// each container that it makes: above the pods, where thousands may be below, a few that hold their values say that none was reset.
+func (p *Protector) reset(dir string) (rows []*row) {
+	for _, r := range p.rows {
+		if path.Dir(r.cgroup) == dir || r.cgroup == dir && r.level == cgroup.LevelContainer {
+			rows = append(rows, r)
+		}
+	}
+	holding := 0
+	for _, r := range rows {
+		holds := 0
+		for i, f := range r.all() {
+			if r.level == cgroup.LevelContainer || f.state != held || i == mems || f.want == initial[i] {
+				continue
+			}
+			var value uint64
+			var err error
+			if p.outside(func() { value, err = p.tree.Get(r.cgroup, knobs[i]) }); err != nil || p.rounded(f, i, value) != f.want {
+				return rows
+			}
+			holds = 1
+		}
+		if holding += holds; holding == fewRows {
+			break
+		}
+	}
+	if holding > 0 {
+		return nil
+	}
+	return rows
 }
 
 // note enters a knob in the journal, before it is written, and reports whether it was not there.

@@ -155,7 +155,7 @@ func TestVerifyKnowsTheRuntime(t *testing.T) {
 }
 
 // TestVerifyNamesWhatIsWrong makes every kind of finding happen that this kernel can, sees verify name it, undoes it and sees
-// it go away. Pods' cgroups and containers' protections are repaired by the periodic check alone, which never comes here.
+// it go away. What the plugin repairs at once is written again and again.
 func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	k := criOf(t)
 	settings := []string{"memoryReservationPolicy: TieredReservation", "--timings=check=1h,step=0.01,restore=1h", "stallGuard: true"}
@@ -182,15 +182,15 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	}{
 		"protection of a container": {
 			want: finding{Severity: "error", ID: "protection", Object: path(app(pinned)), What: "its memory.min is 0: default/pinned/app has 0 instead of "},
-			make: func(t *testing.T) func() { return written(t, "0", app(pinned), "memory.min") },
+			make: func(t *testing.T) func() { return rival(t, "0", app(pinned), "memory.min") },
 		},
 		"protection cancelled by the pod": {
 			want: finding{Severity: "error", ID: "protection", Object: path(k.Dir(burstable)), What: "its memory.low is 0: default/burstable/app has 0 instead of 32Mi"},
-			make: func(t *testing.T) func() { return written(t, "0", k.Dir(burstable), "memory.low") },
+			make: func(t *testing.T) func() { return rival(t, "0", k.Dir(burstable), "memory.low") },
 		},
 		"protection halved by the pod": {
 			want: finding{Severity: "error", ID: "protection", Object: path(k.Dir(burstable)), What: "its memory.low is 16Mi: default/burstable/app has 16Mi instead of 32Mi"},
-			make: func(t *testing.T) func() { return written(t, fmt.Sprint(16*MiB), k.Dir(burstable), "memory.low") },
+			make: func(t *testing.T) func() { return rival(t, fmt.Sprint(16*MiB), k.Dir(burstable), "memory.low") },
 		},
 		"protection cancelled by the QoS level": {
 			want: finding{Severity: "error", ID: "protection", Object: path(k.QoS(burstable)), What: "its memory.low is 0: default/burstable/app has 0 instead of 32Mi"},
