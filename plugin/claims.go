@@ -9,11 +9,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 )
 
-// preparedClaims are the claims of the runs before this one.
-func (d *daemon) preparedClaims() []claims.Claim {
-	return dra.Prepared(d.options.cdi, claims.Driver, d.log)
-}
-
 // claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
 func (d *daemon) claimsDriver() ([]part, error) {
 	if d.options.config.DryRun() {

@@ -13,6 +13,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
@@ -124,7 +126,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
 	}
 	if options.config.DRA.Enabled {
-		with.Claims = d.preparedClaims
+		with.Claims = func() []claims.Claim { return dra.Prepared(options.cdi, claims.Driver, d.log) } // of the runs before this one
 	}
 	if options.record != "" {
 		d.recorder, err = recording.New(recording.Options{Dir: options.record, Size: 64 << 20, Version: version, Log: d.log})

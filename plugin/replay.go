@@ -19,11 +19,11 @@ func newReplayCommand() *cobra.Command {
 		Short: "Say again what a recorded plugin decided, and whether this version decides the same",
 		Long: `Replay runs the events of a recording ("run --record DIR") through the code that decides, and prints a line for each
 decision: moment, number of the event, pod and container, and what was decided. A decision that is not the recorded one is
-followed by DIFFERS and both. The last line counts events, decisions and differences. A recording
-has all that its decisions follow from, the machine included, so that it can be replayed anywhere.
+followed by DIFFERS and both. The last line counts events, decisions, differences, and what was not recorded. A recording has
+all that its decisions follow from, the machine included, so that it can be replayed anywhere.
 
 A folder's files are replayed one after the other. Each begins with the state that the plugin had then, so that one file is
-enough. With -o json each decision is a JSON object of its own, and so are the notes on missing events and the counts.
+enough. With -o json each decision is a JSON object of its own, and so are the counts.
 
 Exit status: 0 when every decision is the recorded one, 1 when some differ, 2 on bad input.`,
 		Example: `  nri-memory-manager replay /var/lib/nri-memory-manager/recordings
@@ -47,12 +47,7 @@ func replay(path, format string, to, errOut io.Writer) error {
 		_, err := fmt.Fprintln(out, text)
 		return commandline.Failed(err)
 	}
-	summary, err := recording.Replay(path, recording.Visitor{
-		Decision: func(d recording.Decision) error { return write(d, d.String()) },
-		Missing: func(file string, events uint64) error {
-			return write(map[string]any{"file": file, "missing": events}, fmt.Sprintf("%d events are missing here, before %s", events, file))
-		},
-	})
+	summary, err := recording.Replay(path, func(d recording.Decision) error { return write(d, d.String()) })
 	if err != nil {
 		return err
 	}

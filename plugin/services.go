@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"path/filepath"
 	"slices"
 
@@ -41,7 +39,10 @@ func (d *daemon) services() ([]part, error) {
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Kills: d.kills.Totals, Risks: d.kills.Risks,
 		Version: version}
 	if d.slices != nil {
-		sources.Devices = d.deviceSources
+		sources.Devices = func() []status.Source {
+			connected, problem := d.slices.State()
+			return []status.Source{{Source: devices.SourceResourceSlice, Connected: connected, Problem: problem}}
+		}
 	}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
@@ -74,7 +75,7 @@ func (d *daemon) services() ([]part, error) {
 	if listener, err := admin.ListenUnix(filepath.Join(d.options.stateDir, adminSocket)); err != nil {
 		d.log.WithError(err).Error("status and explain will not find this daemon")
 	} else {
-		parts = append(parts, serve(listener, handler))
+		parts = append(parts, func(ctx context.Context) error { return admin.Serve(ctx, listener, handler) })
 	}
 	if d.options.podResources != "" {
 		listener, err := admin.ListenUnix(d.options.podResources)
@@ -119,11 +120,6 @@ func (d *daemon) readSlices() error {
 	return nil
 }
 
-func (d *daemon) deviceSources() []status.Source {
-	connected, problem := d.slices.State()
-	return []status.Source{{Source: devices.SourceResourceSlice, Connected: connected, Problem: problem}}
-}
-
 // rejections counts containers and resizes refused since the daemon started, whatever the reason.
 func (d *daemon) rejections() (sum uint64) {
 	for _, count := range d.agent.Counters().Rejections {
@@ -145,10 +141,6 @@ func (d *daemon) throttledContainers() func() uint64 {
 		}
 		return count
 	}
-}
-
-func serve(listener net.Listener, handler http.Handler) part {
-	return func(ctx context.Context) error { return admin.Serve(ctx, listener, handler) }
 }
 
 // writeEvents prepares the pods' events.

@@ -20,13 +20,13 @@ func recorded(t *testing.T) (option func(*node), replayed func() recording.Summa
 		if err := recorder.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		summary, err := recording.Replay(dir, recording.Visitor{Decision: func(d recording.Decision) error {
+		summary, err := recording.Replay(dir, func(d recording.Decision) error {
 			if d.Differs() {
 				t.Errorf("%s, event %d, %s %s %s:\nrecorded %s\nreplayed %s", d.File, d.Event, d.Kind, d.Pod, d.Container, d.Outcome, d.Replayed)
 				return errors.New("it differs")
 			}
 			return nil
-		}})
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

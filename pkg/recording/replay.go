@@ -49,16 +49,9 @@ type Summary struct {
 	Cut []string `json:"cut,omitempty"`
 }
 
-// Visitor receives what a replay finds, in the order of the recording.
-type Visitor struct {
-	Decision func(Decision) error
-	// Missing receives how many events were not recorded between the last of a file and the first of the next.
-	Missing func(file string, events uint64) error
-}
-
 // Replay runs a segment, or all those in a folder, through a ledger, and compares what it decides with what was recorded. An
-// error about the input names the file and the line.
-func Replay(path string, visit Visitor) (Summary, error) {
+// error about the input names the file and the line, or is one of visit, which receives the decisions in their order; nil receives none.
+func Replay(path string, visit func(Decision) error) (Summary, error) {
 	r := replay{visit: visit}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -84,7 +77,7 @@ func Replay(path string, visit Visitor) (Summary, error) {
 // replay is a Replay under way.
 type replay struct {
 	Summary
-	visit  Visitor
+	visit  func(Decision) error
 	folder bool // files may be what a loss of power has left
 
 	name   string
@@ -160,12 +153,8 @@ func (r *replay) header(text []byte) error {
 	if r.ledger, err = resume(h.State); err != nil {
 		return fmt.Errorf("the state of the ledger of version %s cannot be read: %w", h.Version, err)
 	}
-	missing := h.First - min(h.First, cmp.Or(r.next, h.First)) // a daemon that starts counts from the beginning
+	r.Missing += h.First - min(h.First, cmp.Or(r.next, h.First)) // a daemon that starts counts from the beginning
 	r.next = h.First
-	r.Missing += missing
-	if missing > 0 && r.visit.Missing != nil {
-		return r.visit.Missing(r.name, missing)
-	}
 	return nil
 }
 
@@ -202,14 +191,14 @@ func (r *replay) step(l line) error {
 	if decides {
 		r.Decisions++
 	}
-	if !decides && !d.Differs() || r.visit.Decision == nil {
+	if !decides && !d.Differs() || r.visit == nil {
 		return nil
 	}
 	d.Pod, d.Container = about(l.Event)
 	if effects.Decision != nil {
 		d.Fields = effects.Decision.Fields()
 	}
-	return r.visit.Decision(d)
+	return r.visit(d)
 }
 
 // apply is Step for an event that may be none that a runtime sends.
@@ -284,5 +273,9 @@ var subjects = []string{"pod", "namespace", "uid", "container", "containerID"}
 
 // String is the summary's line.
 func (s Summary) String() string {
-	return fmt.Sprintf("%d events, %d decisions, %d differ", s.Events, s.Decisions, s.Differ)
+	text := fmt.Sprintf("%d events, %d decisions, %d differ", s.Events, s.Decisions, s.Differ)
+	if s.Missing > 0 {
+		text += fmt.Sprintf(", %d events between them were not recorded", s.Missing)
+	}
+	return text
 }

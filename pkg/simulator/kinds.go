@@ -3,7 +3,6 @@ package simulator
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	kyaml "sigs.k8s.io/yaml"
 )
 
 // maxReplicas bounds the pods of one controller.
@@ -38,11 +38,6 @@ var podless = map[string]string{
 	"resource.k8s.io":              "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourceSlice",
 	"scheduling.k8s.io":            "PriorityClass",
 	"storage.k8s.io":               "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
-}
-
-// makesNoPods reports whether Kubernetes has such a kind, and it makes no pods.
-func makesNoPods(version, kind string) bool {
-	return slices.Contains(strings.Fields(podless[groupOf(version)]), kind)
 }
 
 // groupOf is the API group of an apiVersion; "" is the core group.
@@ -73,7 +68,7 @@ type owner struct {
 func kindOf[T any](template string, owns func(*T) owner) kind {
 	return kind{reflect.TypeFor[T](), template, func(document []byte) (owner, error) {
 		var object T
-		if err := strict(document, &object); err != nil {
+		if err := kyaml.UnmarshalStrict(document, &object); err != nil {
 			return owner{}, err
 		}
 		return owns(&object), nil

@@ -13,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	kyaml "sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
@@ -152,7 +151,7 @@ func (m *Manifests) readObject(o object) error {
 		if other := otherVersion(version, name); other != "" {
 			return o.wrong("apiVersion %q of a %s is not known; want %s", version, name, other)
 		}
-		if !makesNoPods(version, name) {
+		if !slices.Contains(strings.Fields(podless[groupOf(version)]), name) {
 			return o.wrong("document %d: kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
 				o.number, name, version, knownKinds)
 		}
@@ -206,9 +205,6 @@ func withoutComments(n *yaml.Node) ([]byte, error) {
 	}
 	return yaml.Marshal(copied)
 }
-
-// strict reads an object and refuses fields that Kubernetes does not know.
-func strict(document []byte, object any) error { return kyaml.UnmarshalStrict(document, object) }
 
 // field returns the value of a mapping's key; nil where there is none.
 func field(n *yaml.Node, key string) *yaml.Node {
