@@ -334,6 +334,31 @@ func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
 	eventually(t, "the plugin has put its value back", func() bool { return !strings.Contains(audit(), want) })
 }
 
+// What somebody writes to a file of any level is repaired because the kernel tells of it: no periodic check comes.
+func TestExternalChangesAreRepairedAtEachLevel(t *testing.T) {
+	t.Parallel()
+	h, _ := busyHost(t)
+	const database, web = "kubepods/poduid-database", "kubepods/burstable/poduid-web"
+	for dir, files := range map[string][]string{
+		"kubepods": {"memory.min"}, "kubepods/burstable": {"memory.low"}, database: {"memory.min"}, web: {"memory.low"},
+		database + "/container-database-a": {"memory.min", "cpuset.mems"}, web + "/container-web-a": {"memory.low", "memory.high"},
+	} {
+		for _, file := range files {
+			was, err := h.tree.Read(dir, file)
+			must(t, err)
+			other := "1"
+			if file == "memory.high" {
+				other = "max"
+			}
+			must(t, h.tree.Write(dir, file, other))
+			eventually(t, "the plugin has put "+dir+"/"+file+" back", func() bool {
+				now, err := h.tree.Read(dir, file)
+				return err == nil && now == was
+			})
+		}
+	}
+}
+
 // Another writer of a container's files is counted as one of the parent cgroups is, and its value replaced.
 func TestOverwrittenFilesOfContainersAreCounted(t *testing.T) {
 	t.Parallel()

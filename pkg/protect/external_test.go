@@ -278,6 +278,25 @@ func TestRunRepairsWhatCannotBeWatched(t *testing.T) {
 	<-ended
 }
 
+// Until systemd has confirmed a value it may write an older one of ours, of which the kernel tells as of any other write.
+func TestAnOlderValueOfSystemdsIsNoExternalChange(t *testing.T) {
+	u := &units{hangs: make(chan struct{})}
+	n := newNode(t, u, sliceG)
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(100)})
+	n.overwrite(t, sliceG+"/memory.min", "50")
+	wantWrites(t, first(n.reconcile(t, sliceG)), sliceG+"/min=100")
+	if counted := n.Overwrites(); len(counted) > 0 {
+		t.Errorf("counted %v", counted)
+	}
+	close(u.hangs)
+	n.flush(t)
+	n.overwrite(t, sliceG+"/memory.min", "50")
+	n.reconcile(t, sliceG)
+	if diff := cmp.Diff(map[Overwrite]uint64{{cgroup.LevelPod, "memory.min"}: 1}, n.Overwrites()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // running is a node whose Run is told by the kernel alone: its period is an hour.
 func running(t *testing.T, dirs ...string) *node {
 	t.Helper()

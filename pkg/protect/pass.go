@@ -239,7 +239,9 @@ func (p *Protector) read(c change, now time.Time) (effect, error) {
 	then := f.is(p.rounded(f, c.index, value), c.same())
 	if then == externalChange {
 		f.backoff.hit(now)
-		p.countExternalChange(c)
+		if !p.unconfirmed(c.row) { // until then systemd may write an older value of ours
+			p.countExternalChange(c)
+		}
 	}
 	return then, nil
 }
