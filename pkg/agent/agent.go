@@ -133,6 +133,7 @@ type Agent struct {
 	machine machine.Machine // as read last
 	outbox
 	picture      *picture       // of the last View
+	stepped      bool           // since the last View
 	sampled      []deficit.Node // by the ledger
 	epoch        uint64         // of the last session
 	session      *Session       // nil when no runtime is connected
@@ -173,6 +174,7 @@ func New(opts Options) (*Agent, error) {
 		changed:     make(chan struct{}, 1),
 		ancestors:   newAncestors(),
 		picture:     &picture{},
+		stepped:     true, // nothing has been shown
 
 		checkPeriod: cmp.Or(opts.CheckPeriod, CheckPeriod), requestTimeout: cmp.Or(opts.RequestTimeout, RequestTimeout),
 

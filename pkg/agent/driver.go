@@ -41,6 +41,7 @@ func (a *Agent) step(event ledger.Event) ledger.Effects {
 func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	now := a.now()
 	effects := a.ledger.Step(now, event)
+	a.stepped = true
 	if a.recorder != nil {
 		a.recorder.Record(now, a.ledger, event, effects)
 	}

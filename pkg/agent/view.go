@@ -21,13 +21,9 @@ type picture struct {
 // View returns the present state. The lock is held only to collect what has changed since the last View.
 func (a *Agent) View() *ledger.View {
 	a.mu.Lock()
-	shown := a.ledger.View()
-	if !sameView(shown, a.picture.shown) {
-		before := a.picture.Generation
-		a.picture = &picture{View: shown}
-		a.picture.Generation, a.picture.Pods = before+1, slices.Clone(shown.Pods)
+	if a.stepped {
+		a.show(a.ledger.View())
 	}
-	a.picture.shown = shown
 	shared := a.picture
 	a.mu.Unlock()
 	shared.order.Do(func() {
@@ -44,6 +40,16 @@ func (a *Agent) View() *ledger.View {
 	}
 	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own
+}
+
+// show takes what the ledger shows now. The lock is held.
+func (a *Agent) show(shown ledger.View) {
+	if !sameView(shown, a.picture.shown) {
+		before := a.picture.Generation
+		a.picture = &picture{View: shown}
+		a.picture.Generation, a.picture.Pods = before+1, slices.Clone(shown.Pods)
+	}
+	a.picture.shown, a.stepped = shown, false
 }
 
 // sameView compares views of the ledger, which share the pods that have not changed.
