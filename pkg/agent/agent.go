@@ -1,6 +1,6 @@
 // Package agent carries out what the ledger decides. Each event of the runtime is one Step of the ledger under one lock;
-// everything that waits happens outside of it: the state file, the cgroups above the containers, the answer, the log, in
-// this order. What an effect did is not believed: the files are read, and what they show is an event too.
+// everything that waits happens outside of it. An answer waits for the state file, and the start of a container for the cgroups above
+// it. What an effect did is not believed: the files are read, and what they show is an event too.
 package agent
 
 import (

@@ -151,12 +151,6 @@ func (a *Agent) prepare(ctx context.Context, effects decided) error {
 	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
 
-// writeAhead does what comes before anything that the runtime is told to write: the cgroups above have room for it, and the journal has it.
-func (a *Agent) writeAhead(ctx context.Context) {
-	a.protect(ctx)
-	a.saveJournal(ctx)
-}
-
 // isManaged reports whether a pod is the kubelet's; others are left alone.
 func isManaged(pod ledger.Pod) (bool, error) {
 	_, managed, err := pod.Path()

@@ -69,6 +69,7 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 		for _, ref := range needs.Refs {
 			facts.Answers[ref], _ = a.requests.Resolve(ctx, ref)
 		}
+		needs.Ended = a.ending() // some may be so since the question
 	}
 	if len(needs.Ended) > 0 {
 		a.endGone(needs.Ended)

@@ -13,12 +13,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// podsPerLook is how many pods have their containers' files read at one periodic look, so that its cost does not grow with
+// podsPerLook is how many pods have the memory.max of their containers read at one periodic look, so that its cost does not grow with
 // the node.
 const podsPerLook = 50
 
-// reconcile is the periodic look at what no event reports: pods that ended unseen, containers whose files were written by
-// others or hold something else than the last update asked for, cgroups that could not be written before.
+// reconcile is the periodic look at what no event reports: pods that ended unseen, limits that are not those of the last update, cgroups that
+// could not be written before.
 func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
 	a.mu.Lock()
@@ -76,14 +76,18 @@ func (a *Agent) look(at ledger.Place) {
 
 // endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
 func (a *Agent) endPods(ctx context.Context) (left bool) {
-	a.mu.Lock()
-	needs := a.ledger.Needs(nil, &ledger.Gathered{})
-	a.mu.Unlock()
-	if !needs.None() {
-		left = a.endGone(needs.Ended)
+	if ending := a.ending(); len(ending) > 0 {
+		left = a.endGone(ending)
 		a.protect(ctx)
 	}
 	return left
+}
+
+// ending are the pods without a sandbox, which end with their cgroups.
+func (a *Agent) ending() []ledger.Place {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Needs(nil, &ledger.Gathered{}).Ended
 }
 
 // endGone ends the pods and containers among these whose cgroups are gone, and reports whether any are left.

@@ -57,7 +57,8 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	}
 	effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, nil)
 	_ = a.stored(ctx, effects.ticket) // they run all the same
-	a.writeAhead(ctx)
+	a.protect(ctx)                    // the cgroups above have room for what the runtime writes
+	a.saveJournal(ctx)
 	for _, update := range effects.Updates {
 		a.noteMigration(update.ContainerID, update.Adjustment, effects.facts.Usage)
 	}

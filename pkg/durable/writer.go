@@ -18,7 +18,7 @@ const (
 // lazy is how long deferred content waits for a write that something else asks for, and Sync for more to be written.
 const lazy = time.Second
 
-// longestAwait bounds how long Await waits for a write. A disk takes less, unless it hangs.
+// longestAwait bounds how long Await waits. A disk takes less, unless it hangs.
 const longestAwait = 500 * time.Millisecond
 
 // ErrClosed is the error of content that was submitted after Close.
@@ -315,8 +315,8 @@ func (t Ticket) Wait(ctx context.Context) error {
 	return t.round.err
 }
 
-// Await is Ticket.Wait for a caller that must not wait for a disk that hangs: no write is waited for longer than half a second after it
-// has begun.
+// Await is Ticket.Wait for a caller that must not wait for a disk that hangs: it waits half a second, and not at all where a write has
+// taken longer than that and has not ended.
 func (w *Writer) Await(ctx context.Context, t Ticket) error {
 	waiting, cancel := context.WithTimeout(ctx, w.patience())
 	defer cancel()
@@ -327,10 +327,10 @@ func (w *Writer) Await(ctx context.Context, t Ticket) error {
 func (w *Writer) patience() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.writing == nil {
-		return longestAwait
+	if w.writing != nil && time.Since(w.writing.began) >= longestAwait {
+		return 0
 	}
-	return longestAwait - time.Since(w.writing.began)
+	return longestAwait
 }
 
 // Stats are a Writer's counters since its start.

@@ -410,3 +410,19 @@ func TestSyncFollowsTheWrites(t *testing.T) {
 		}
 	})
 }
+
+// A write of 300 ms is no disk that hangs: who comes while another's write is under way is told that its own has ended.
+func TestAwaitWaitsForASlowDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWriter(Options{Path: "x", Write: func([]byte) error { time.Sleep(300 * time.Millisecond); return nil }})
+		content := func(b []byte) ([]byte, error) { return b, nil }
+		w.Submit(content)
+		time.Sleep(200 * time.Millisecond)
+		if err := w.Await(t.Context(), w.Submit(content)); err != nil {
+			t.Error(err)
+		}
+		if err := w.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

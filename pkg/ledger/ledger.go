@@ -12,6 +12,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -151,7 +152,8 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 	return effects
 }
 
-// Effects are what a driver has to do after a Step, in the order of the fields. An effect that fails is not undone: what
+// Effects are what a driver has to do after a Step. The answer waits for Allocations and Journal, and the start of a container for Files. An
+// effect that fails is not undone: what
 // the driver observes next is. Their JSON leaves out errors and what is empty.
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
@@ -219,6 +221,13 @@ type Journaled struct {
 	// they replace those of an earlier write.
 	Asked  map[string]string
 	Wanted map[string]string
+}
+
+// allocatesAnew reports whether allocations are others than those of the last deltas.
+func (l *Ledger) allocatesAnew() bool {
+	return l.manager != l.stored || l.manager != nil && slices.ContainsFunc(l.step.changed, func(p *pod) bool {
+		return !l.manager.Allocations(p.key()).Equal(p.stored)
+	})
 }
 
 // deltas are the allocations that are others than those of the last deltas.

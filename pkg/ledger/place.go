@@ -429,8 +429,11 @@ func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
 	return c.Placement.allocated(placement), nil
 }
 
-// fitPendingResizes tries again to allocate what pending resizes lack.
+// fitPendingResizes tries again to allocate what pending resizes lack, once there may be room.
 func (l *Ledger) fitPendingResizes() {
+	if !l.allocatesAnew() {
+		return
+	}
 	var pending []*container
 	for _, c := range l.containers {
 		if l.manager != nil && len(c.PendingResize) > 0 {

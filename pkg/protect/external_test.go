@@ -443,3 +443,33 @@ func waitFor(t *testing.T, condition func() bool) {
 		}
 	}
 }
+
+// Nobody watches the cgroup above kubepods, and so nobody tells that kubepods is made again.
+func TestKubepodsMadeAgainIsFollowed(t *testing.T) {
+	n := newNode(t, nil)
+	n.Protector.watcher = newWatcher(t, n.Tree)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
+	n.reconcile(t)
+	if err := os.Rename(filepath.Join(n.Root(), "kubepods"), filepath.Join(n.Root(), "away")); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{podG, podB, podC} {
+		if err := os.MkdirAll(filepath.Join(n.Root(), dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.overwrite(t, "kubepods/memory.min", "0")
+	n.clock = n.clock.Add(time.Minute)
+	wantWrites(t, first(n.reconcile(t)), "kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20")
+	n.overwrite(t, "kubepods/memory.min", "0")
+	for limit := time.After(time.Minute); ; {
+		select {
+		case told := <-n.Protector.watcher.Changes():
+			if told[cgroupfs.Change{Cgroup: "kubepods", File: "memory.min"}] {
+				return
+			}
+		case <-limit:
+			t.Fatal("the kernel does not tell of kubepods")
+		}
+	}
+}

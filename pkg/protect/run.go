@@ -55,7 +55,7 @@ func (p *Protector) nextRows() (rows []*row) {
 	for _, r := range p.rows {
 		switch _, delayed := p.delayed[r]; {
 		case !delayed && r.rests() && p.now().Sub(r.compared) < comparePeriod:
-		case !delayed && (r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer):
+		case !delayed && !r.abovePods():
 			many = append(many, r)
 		default:
 			rows = append(rows, r)

@@ -108,8 +108,12 @@ func (r *row) any(is func(state) bool) bool {
 	return false
 }
 
-// rests reports whether nothing of it has to be looked at before the kernel tells of it.
+// rests reports whether nothing of it has to be looked at before the kernel tells of it. Nobody tells that kubepods is made again, which is
+// looked at like all cgroups above the pods.
 func (r *row) rests() bool {
+	if r.abovePods() {
+		return false
+	}
 	if !r.any(state.compared) {
 		return r.state == desired
 	}
@@ -120,6 +124,8 @@ func (r *row) rests() bool {
 	}
 	return r.state == desired && !r.unclear && !r.any(func(s state) bool { return !s.settled() })
 }
+
+func (r *row) abovePods() bool { return r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer }
 
 // on makes a transition.
 func (r *row) on(e rowEvent) { r.state = rowTransitions[r.state][e] }
@@ -437,9 +443,10 @@ func (p *Protector) findInner(r *row) {
 	}
 }
 
-// watch has the kernel tell of a cgroup, which may be yet to come. It precedes the first read, so that no write between the two is missed.
+// watch has the kernel tell of a cgroup, which may be yet to come, or another one of the same name. It precedes the first read, so that no
+// write between the two is missed.
 func (p *Protector) watch(t *part) {
-	if p.watcher == nil || t.watched {
+	if p.watcher == nil || t.watched && !t.abovePods() {
 		return
 	}
 	t.watched = true // unless what is heard of it meanwhile says that it is another one
