@@ -51,6 +51,9 @@ func replay(path, format string, to, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	for _, file := range summary.Older {
+		fmt.Fprintf(errOut, "nri-memory-manager: %s is left out: a version before v0.3.0 has recorded it\n", file)
+	}
 	for _, file := range summary.Cut {
 		fmt.Fprintf(errOut, "nri-memory-manager: the last line of %s is incomplete: what follows was never written\n", file)
 	}

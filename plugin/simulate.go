@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -43,17 +45,17 @@ func newSimulateCommand() *cobra.Command {
 Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Kinds of Kubernetes that
 make no pods are skipped, so that the output of "helm template" can be used as it is; any other kind is an error. A manifest is
 a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the configuration enables dra, pods with resource
-claims are not placed: the scheduler chooses their NUMA nodes.
+claims are not placed: the scheduler may choose their NUMA nodes.
 
 A pod is admitted as by the kubelet, with its reasons (OutOfcpu, NodeAffinity, …), when the machine has its operating system
 (linux), what it asks for of allocatable CPU, memory, huge pages and extended resources, its labels where the machine file has
 any, and, with --cpu-manager-policy static, exclusive CPUs for it. The last line of the table says what is not looked at. A pod
-of which no container is created is ended: it holds nothing.
+of which no container is created is ended: it holds nothing, unless it is left out for its claims.
 
 It shows on which NUMA nodes every container lands, its memory.min, low, high and max, its huge pages, annotations that are
 ignored, and what the cgroups above hold. Nothing of this host is touched.
 
-Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on bad input.`,
+Exit status: 0 when every container was admitted, 1 when one was rejected or left out, 2 on bad input.`,
 		Example: `  nri-memory-manager simulate --machine testdata/machines/task-page.yaml testdata/pods/*.yaml
   helm template my-chart | nri-memory-manager simulate --machine machine.yaml -
   nri-memory-manager simulate --machine /sys --cpu-manager-policy static --reserved-cpus 0-1 --strict my-pods.yaml
@@ -112,6 +114,9 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	}
 	if skipped := read.Skipped(); skipped != "" {
 		fmt.Fprintf(errOut, "nri-memory-manager: skipped what makes no pods: %s\n", skipped)
+	}
+	if !c.DRA.Enabled && slices.ContainsFunc(read.Pods, func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }) {
+		fmt.Fprintln(errOut, "nri-memory-manager: dra.enabled is false in the configuration: resource claims are ignored")
 	}
 	log := logrus.New()
 	log.SetOutput(errOut)

@@ -355,7 +355,7 @@ metadata: {name: large}
 spec:
   containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 160Gi}}}]
 `
-	const pending = "db false : not simulated: the scheduler chooses the NUMA nodes of resource claims; status shows them on the node where the pod runs"
+	const pending = "db false : not simulated: with dra.enabled the scheduler may choose the NUMA nodes of a pod with resource claims; status shows them on the node where it runs"
 	without := filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(without, []byte("reservedMemory: 0:memory=1Gi;1:memory=1Gi\nevictionHard: {memory.available: 2Gi}\n"), 0o600))
 	for config, want := range map[string][]string{

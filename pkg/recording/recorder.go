@@ -2,8 +2,10 @@ package recording
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,7 +27,7 @@ type Options struct {
 }
 
 const (
-	// segments is how many are kept.
+	// segments is how many full ones fit in.
 	segments = 8
 	// queueSize is how many events may wait to be written.
 	queueSize = 1024
@@ -225,11 +227,17 @@ func (w *writer) problem(err error) {
 	w.fails = err != nil
 }
 
-// makeRoom removes the oldest segments.
+// makeRoom removes the oldest segments, so that a full one fits in beside the others.
 func (w *writer) makeRoom() error {
 	files, err := segmentsIn(w.options.Dir)
-	for ; err == nil && len(files) > segments; files = files[1:] {
-		err = os.Remove(files[0])
+	room := w.options.Size - w.options.Size/segments
+	for _, file := range slices.Backward(files) {
+		if info, gone := os.Stat(file); gone == nil {
+			room -= info.Size()
+		}
+		if room < 0 && file != w.now.file.Name() {
+			err = errors.Join(err, os.Remove(file))
+		}
 	}
 	return err
 }

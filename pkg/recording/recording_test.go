@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,7 +234,7 @@ func TestTheRingIsBounded(t *testing.T) {
 func TestEventsThatFindTheQueueFull(t *testing.T) {
 	d := &driver{TB: t, dir: t.TempDir(), now: time.Now()}
 	d.Ledger = newLedger(t, d.now, "")
-	d.Recorder = newRecorder(Options{Dir: d.dir, Size: 1 << 20, Version: "test"}) // nobody writes yet
+	d.Recorder = newRecorder(Options{Dir: d.dir, Size: 64 << 20, Version: "test"}) // nobody writes yet
 	d.Begin(d.now, d.Ledger)
 	for i := range 400 {
 		d.create(fmt.Sprintf("pod%d", i), gi/64)
@@ -333,7 +334,32 @@ func TestBadInput(t *testing.T) {
 	if _, err := Replay(old, nil); err == nil || err.Error() != "replay: "+old+": recorded by a version before v0.3.0: replay it with that version" {
 		t.Errorf("an older file: %v", err)
 	}
-	replayed(t, d.dir, 0) // which leaves it out
+	if summary, _ := replayed(t, d.dir, 0); !slices.Equal(summary.Older, []string{old}) {
+		t.Errorf("of a folder with it %q are left out", summary.Older)
+	}
+	must(t, os.Rename(old, filepath.Join(empty, filepath.Base(old))))
+	old = filepath.Join(empty, filepath.Base(old))
+	if _, err := Replay(empty, nil); err == nil || err.Error() != "replay: "+old+": recorded by a version before v0.3.0: replay it with that version" {
+		t.Errorf("a folder with nothing else: %v", err)
+	}
+}
+
+// A daemon that is started again and again begins a file each time.
+func TestRestartsLeaveWhatWasRecorded(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	for i := range 3 * segments {
+		d.create(fmt.Sprintf("pod%d", i), gi)
+		d.close()
+		var err error
+		d.Recorder, err = New(Options{Dir: d.dir, Size: 1 << 20, Version: "test"})
+		must(t, err)
+		d.now = d.now.Add(time.Second)
+		d.Begin(d.now, d.Ledger)
+	}
+	d.close()
+	if _, decisions := replayed(t, d.dir, 0); len(decisions) != 3*segments {
+		t.Errorf("%d decisions are left, want %d", len(decisions), 3*segments)
+	}
 }
 
 // Every event of the ledger can be recorded.

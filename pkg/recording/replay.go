@@ -45,6 +45,8 @@ type Summary struct {
 	Differ    uint64 `json:"differ"`
 	// Missing are events between those of the files that were not recorded.
 	Missing uint64 `json:"missing"`
+	// Older are files of versions before v0.3.0, which are left out.
+	Older []string `json:"older,omitempty"`
 	// Cut are files whose last line is incomplete, as after a loss of power.
 	Cut []string `json:"cut,omitempty"`
 }
@@ -59,9 +61,20 @@ func Replay(path string, visit func(Decision) error) (Summary, error) {
 	}
 	files := []string{path}
 	if r.folder = info.IsDir(); r.folder {
-		files, err = segmentsIn(path)
-		files = slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, packed) })
-		if err == nil && len(files) == 0 {
+		all, unreadable := segmentsIn(path)
+		files, err = nil, unreadable
+		for _, file := range all {
+			if strings.HasSuffix(file, packed) {
+				r.Older = append(r.Older, file)
+			} else {
+				files = append(files, file)
+			}
+		}
+		switch {
+		case err != nil || len(files) > 0:
+		case len(r.Older) > 0:
+			err = older(r.Older[0])
+		default:
 			err = fmt.Errorf("%s has no recordings: want files named %s…%s", path, prefix, suffix)
 		}
 	}
@@ -72,6 +85,11 @@ func Replay(path string, visit func(Decision) error) (Summary, error) {
 		return r.Summary, fmt.Errorf("replay: %w", err)
 	}
 	return r.Summary, nil
+}
+
+// older is the error of a file of before, which does not say which version wrote it.
+func older(path string) error {
+	return fmt.Errorf("%s: recorded by a version before v0.3.0: replay it with that version", path)
 }
 
 // replay is a Replay under way.
@@ -87,7 +105,7 @@ type replay struct {
 
 func (r *replay) file(path string) error {
 	if strings.HasSuffix(path, packed) {
-		return fmt.Errorf("%s: recorded by a version before v0.3.0: replay it with that version", path)
+		return older(path)
 	}
 	text, err := durable.ReadFile(path)
 	if err != nil {

@@ -87,8 +87,8 @@ func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// claimsReason is why a pod with resource claims has no NUMA nodes here: with dra.enabled they are those of its claims.
-const claimsReason = "not simulated: the scheduler chooses the NUMA nodes of resource claims; status shows them on the node where the pod runs"
+// claimsReason is why a pod with resource claims has no NUMA nodes here: with dra.enabled they may be those of its claims.
+const claimsReason = "not simulated: with dra.enabled the scheduler may choose the NUMA nodes of a pod with resource claims; status shows them on the node where it runs"
 
 // makeCgroup is what the kubelet does before a pod's sandbox.
 func (n *Node) makeCgroup(pod *corev1.Pod) error {
