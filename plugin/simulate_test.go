@@ -373,5 +373,8 @@ spec:
 		if diff := cmp.Diff(want, got); diff != "" || code != 1 || !strings.Contains(errOut, "skipped what makes no pods: 1 ResourceClaimTemplate\n") {
 			t.Errorf("%s: exit status %d, %s\n%s\n%s", config, code, errOut, diff, out)
 		}
+		if ignored := strings.Contains(errOut, "dra.enabled is false in the configuration: resource claims are ignored"); ignored != (config == without) {
+			t.Errorf("%s: %s", config, errOut)
+		}
 	}
 }
