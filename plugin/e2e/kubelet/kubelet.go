@@ -183,7 +183,9 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		return fmt.Errorf("start the kubelet: %w", err)
 	}
 	defer log.Close()
-	began := time.Now()
+	// A heartbeat has its second. The last one of a kubelet before, which knew another configuration, must not pass for one of this.
+	began := time.Now().Truncate(time.Second).Add(time.Second)
+	time.Sleep(time.Until(began))
 	k.cmd = exec.Command(setup.Kubelet, "--config="+ConfigFile, "--kubeconfig="+setup.KubeletConf, "--cert-dir=/var/lib/kubelet/pki",
 		"--hostname-override="+setup.NodeName, "--cloud-provider=external", "--v=2",
 		fmt.Sprint("--housekeeping-interval=", cmp.Or(k.Housekeeping, time.Minute))) // most cases need none of cAdvisor's statistics
@@ -221,7 +223,7 @@ func (k *Kubelet) waitNode(ctx context.Context, began time.Time) error {
 func ready(node *corev1.Node, since time.Time) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second))
+			return c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since)
 		}
 	}
 	return false
