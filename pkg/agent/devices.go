@@ -8,7 +8,7 @@ import (
 )
 
 // findDevices begins to look for the devices of a container and its pod's others, and for the CPUs of these where they matter. The
-// channel is closed once both are found, or nobody finds them in time.
+// channel is closed when the search ends, at its deadline at the latest.
 func (a *Agent) findDevices(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) (found <-chan struct{}) {
 	done := make(chan struct{})
 	container := described(needs.Pod, needs.Container)

@@ -24,8 +24,8 @@ const subtreeControl = "cgroup.subtree_control"
 func (c Change) Resets() bool { return c.File == subtreeControl }
 
 // Watcher tells of changes by inotify(7), of our own writes too. Of a cgroup as a whole it tells of writes to our knobs and to
-// cgroup.subtree_control once the writer closes them (IN_CLOSE_WRITE), and of cgroups that are made or removed right below. Counters that move
-// are told of where their file is watched (IN_MODIFY), for which kernfs needs a watch of the file itself.
+// cgroup.subtree_control once the writer closes them (IN_CLOSE_WRITE), and of cgroups that are made or removed right below. A counter
+// needs a watch of its own file (IN_MODIFY): kernfs reports it to no watch of the folder.
 type Watcher struct {
 	tree    *Tree
 	inotify *os.File

@@ -143,10 +143,9 @@ type use struct {
 	containers int
 }
 
-// takeClaims gives a container what it names, if it can have it.
-func (l *Ledger) takeClaims(c *container) {
-	has, err := l.judgeClaims(c)
-	if c.judged, c.HasClaims = has, err == nil; err != nil {
+// takeClaims gives a container what was judged that it has of its claims, if they are granted.
+func (l *Ledger) takeClaims(c *container, has judged, granted bool) {
+	if c.judged, c.HasClaims = has, granted; !granted {
 		return
 	}
 	for _, ref := range c.Claims {
@@ -194,23 +193,25 @@ func (l *Ledger) returnClaims(c *container) {
 }
 
 // decideByClaims gives a container the nodes of its claims. The error refuses it.
-func (l *Ledger) decideByClaims(c *container) (Placement, error) {
-	as := l.unpin(c, "pinned by the kubelet")
+func (l *Ledger) decideByClaims(c *container) (assignment, error) {
 	has, err := l.judgeClaims(c)
-	switch {
+	decided := assignment{Placement: l.unpin(c, "pinned by the kubelet"), granted: err == nil}
+	if !c.HasClaims {
+		decided.claims = &has
+	}
+	switch as := &decided.Placement; {
 	case as.ByKubelet:
-		return as, nil
 	case err == nil:
 		as.Nodes, as.Pinning = has.nodes, "pinned by resource claim "+strings.Join(has.names, " and ")
-		return as, nil
-	}
-	as.Pinning = "not pinned: " + err.Error()
-	if c.Phase != Creating { // what runs keeps the nodes that it has
+	case c.Phase != Creating: // what runs keeps the nodes that it has
 		as.Nodes, _ = nodeset.Parse(c.FoundMems)
-		return as, nil
+		as.Pinning = "not pinned: " + err.Error()
+	default:
+		as.Pinning = "not pinned: " + err.Error()
+		as.Unplaced = l.reject(c, ClaimNotPrepared, err.Error(), true)
+		return decided, err
 	}
-	as.Unplaced = l.reject(c, ClaimNotPrepared, err.Error(), true)
-	return as, err
+	return decided, nil
 }
 
 // ownAmounts are what a container's claims allocate for it alone: nil where it shares one with another living container of its pod,

@@ -12,7 +12,6 @@ package ledger
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -223,11 +222,13 @@ type Journaled struct {
 	Wanted map[string]string
 }
 
-// allocatesAnew reports whether allocations are others than those of the last deltas.
-func (l *Ledger) allocatesAnew() bool {
-	return l.manager != l.stored || l.manager != nil && slices.ContainsFunc(l.step.changed, func(p *pod) bool {
-		return !l.manager.Allocations(p.key()).Equal(p.stored)
-	})
+// unstored are a pod's allocations, and whether they are others than those of its last delta.
+func (l *Ledger) unstored(p *pod) (has memorymanager.PodAllocations, differs bool) {
+	if l.manager == nil {
+		return has, false
+	}
+	has = l.manager.Allocations(p.key())
+	return has, !has.Equal(p.stored)
 }
 
 // deltas are the allocations that are others than those of the last deltas.
@@ -237,7 +238,7 @@ func (l *Ledger) deltas() (deltas []Delta) {
 	}
 	var pods []string
 	for _, p := range l.step.changed {
-		if has := l.manager.Allocations(p.key()); !has.Equal(p.stored) {
+		if has, differs := l.unstored(p); differs {
 			p.stored, pods = has, append(pods, has.Pod)
 			deltas = append(deltas, Delta{Pods: pods[len(pods)-1:], Nodes: l.manager.Nodes(), Allocations: has})
 		}

@@ -36,8 +36,11 @@ import (
 // assignment is a decision about a container's memory. The memory manager has allocated it; assign gives it to the container.
 type assignment struct {
 	Placement
-	// released is set if the container loses nodes that it had from us, and byClaims if it gets what its claims allocate.
-	released, byClaims bool
+	// released is set if the container loses nodes that it had from us.
+	released bool
+	// claims are what it has of its claims from now on, if they are granted; nil changes nothing.
+	claims  *judged
+	granted bool
 	// notes are for the log, with fields beside the container's.
 	notes []Note
 }
@@ -45,8 +48,8 @@ type assignment struct {
 // assign is the only function that writes a container's placement.
 func (l *Ledger) assign(c *container, decided assignment) {
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
-	if decided.byClaims {
-		l.takeClaims(c)
+	if decided.claims != nil {
+		l.takeClaims(c, *decided.claims, decided.granted)
 	}
 	for _, n := range decided.notes {
 		fields := l.fields(c)
@@ -154,8 +157,8 @@ func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources
 // decideUnmanaged decides about a container that is not the memory manager's; done is false for any other. The error refuses it.
 func (l *Ledger) decideUnmanaged(c *container) (decided assignment, done bool, err error) {
 	if c.byClaims() {
-		as, err := l.decideByClaims(c)
-		return assignment{Placement: as, byClaims: !c.HasClaims}, true, err
+		decided, err = l.decideByClaims(c)
+		return decided, true, err
 	}
 	if why := l.unpinnable(c); why != "" {
 		return l.unmanaged(c, why), true, nil
@@ -431,7 +434,8 @@ func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
 
 // fitPendingResizes tries again to allocate what pending resizes lack, once there may be room.
 func (l *Ledger) fitPendingResizes() {
-	if !l.allocatesAnew() {
+	anew := func(p *pod) bool { _, differs := l.unstored(p); return differs }
+	if l.manager == l.stored && !slices.ContainsFunc(l.step.changed, anew) {
 		return
 	}
 	var pending []*container

@@ -74,7 +74,8 @@ func (l *Ledger) openPod(s *PodState) {
 			l.containers[c.ID] = c
 			if c.HasClaims {
 				c.HasClaims = false
-				l.takeClaims(c) // it had them
+				has, err := l.judgeClaims(c)
+				l.takeClaims(c, has, err == nil) // it had them
 			} else {
 				c.judged.names = l.state.Claims.Names(c.Claims)
 			}
