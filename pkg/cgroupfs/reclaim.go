@@ -2,8 +2,6 @@ package cgroupfs
 
 import (
 	"errors"
-	"fmt"
-	"path"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -25,22 +23,9 @@ func (t *Tree) ReclaimCache(cgroup string, bytes uint64) error {
 }
 
 func (t *Tree) reclaim(cgroup, text string) error {
-	const file = "memory.reclaim"
-	fd, err := t.open(cgroup, file, unix.O_WRONLY)
-	if err == nil {
-		_, err = unix.Write(fd, []byte(text)) // not repeated on a signal: that would start again
-		unix.Close(fd)
-	}
-	if err != nil {
-		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, cgroup, file), reclaimed(err))
-	}
-	return nil
-}
-
-// reclaimed makes an error of what the kernel answers.
-func reclaimed(err error) error {
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+	err := t.write(cgroup, "memory.reclaim", text, unix.O_WRONLY)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // not repeated on a signal: that would start again
 		return ErrReclaimedLess
 	}
-	return gone(err)
+	return err
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -25,22 +25,27 @@ type Write struct {
 // Tree is a cgroup v2 hierarchy. Paths are relative to its root; what is not below kubepods cannot be reached.
 // It is safe for concurrent use.
 type Tree struct {
-	root    string
-	folder  *os.Root
-	fd      *os.File // of the root folder, for openat2; nil where the kernel has none
-	at      int
-	plain   bool
-	flush   func(context.Context) // waits until the kernel's statistics are added up; nil for an ordinary folder, which has none
-	onOpen  func(cgroup, file string) error
-	onWrite func(Write)
+	root     string
+	kernel   Kernel
+	pageSize int
+	flush    func(context.Context) // waits until the kernel's statistics are added up; nil where they always are
+	onOpen   func(cgroup, file string) error
+	onWrite  func(Write)
 }
 
-// Option changes how a Tree works.
+// New makes a tree of what stands for a kernel. Messages call its root by this name.
+func New(root string, kernel Kernel) *Tree {
+	return &Tree{root: root, kernel: kernel, pageSize: os.Getpagesize()}
+}
+
+// Option changes how Open's Tree works.
 type Option func(*Tree)
 
 // Plain is for an ordinary folder tree in place of a cgroup mount (tests, simulation): a missing file reads as the kernel's
 // default, and a write makes it.
-func Plain() Option { return func(t *Tree) { t.plain = true } }
+func Plain() Option {
+	return func(t *Tree) { t.kernel, t.pageSize, t.flush = plain{t.kernel.(*mounted)}, 1, nil }
+}
 
 // OnOpen has f called before a file of a cgroup, or with "." the cgroup, is opened. Its error is that of the open: so a test
 // shows what a process without descriptors meets. f must not call the tree.
@@ -51,58 +56,55 @@ func OnWrite(f func(Write)) Option { return func(t *Tree) { t.onWrite = f } }
 
 // Open opens the hierarchy mounted at root, usually /sys/fs/cgroup.
 func Open(root string, options ...Option) (*Tree, error) {
-	folder, err := os.OpenRoot(root)
+	m, err := mount(root)
 	if err != nil {
 		return nil, fmt.Errorf("open the cgroup tree: %w", err)
 	}
-	t := &Tree{root: filepath.Clean(root), folder: folder, flush: wait}
+	t := New(m.root, m)
+	t.flush = wait
 	for _, option := range options {
 		option(t)
-	}
-	if t.plain {
-		t.flush = nil
-	}
-	if t.fd, err = folder.Open("."); err != nil {
-		folder.Close()
-		return nil, fmt.Errorf("open the cgroup tree: %w", err)
-	}
-	t.at = int(t.fd.Fd())
-	// Kernels before 5.6 lack openat2, and a container's seccomp filter may refuse it.
-	if fd, err := t.openat2(".", unix.O_PATH|unix.O_DIRECTORY); err == nil {
-		unix.Close(fd)
-	} else {
-		t.fd.Close()
-		t.fd = nil
 	}
 	return t, nil
 }
 
 // Close closes the root folder.
 func (t *Tree) Close() error {
-	if t.fd != nil {
-		t.fd.Close()
+	if opened, ok := t.kernel.(io.Closer); ok {
+		return opened.Close()
 	}
-	return t.folder.Close()
+	return nil
 }
 
 // Root is the folder that was opened.
 func (t *Tree) Root() string { return t.root }
 
 // PageSize is what the kernel rounds the values of its files down to; 1 in a plain tree, which keeps every byte.
-func (t *Tree) PageSize() int {
-	if t.plain {
-		return 1
+func (t *Tree) PageSize() int { return t.pageSize }
+
+// Triggers makes a set of pressure triggers.
+func (t *Tree) Triggers() (Triggers, error) { return t.kernel.Triggers() }
+
+// reach refuses what is not below kubepods.
+func (t *Tree) reach(dir, file string) error {
+	if !cgroup.Inside(dir) {
+		return fmt.Errorf("cgroup %q is not below kubepods", dir)
 	}
-	return os.Getpagesize()
+	if t.onOpen != nil {
+		return t.onOpen(dir, file)
+	}
+	return nil
 }
 
 // Exists reports whether there is such a cgroup. An error means that it is not known: for want of descriptors, memory or
 // permissions nothing is gone.
 func (t *Tree) Exists(cgroup string) (bool, error) {
-	fd, err := t.open(cgroup, ".", unix.O_PATH|unix.O_DIRECTORY)
+	err := t.reach(cgroup, ".")
+	if err == nil {
+		err = t.kernel.Look(cgroup)
+	}
 	switch err = gone(err); {
 	case err == nil:
-		unix.Close(fd)
 		return true, nil
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
@@ -111,14 +113,14 @@ func (t *Tree) Exists(cgroup string) (bool, error) {
 }
 
 // List returns the names of the cgroups and files in a cgroup.
-func (t *Tree) List(cgroup string) ([]string, error) {
-	fd, err := t.open(cgroup, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+func (t *Tree) List(cgroup string) (names []string, err error) {
+	if err = t.reach(cgroup, "."); err == nil {
+		names, err = t.kernel.List(cgroup)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list cgroup %s: %w", path.Join(t.root, cgroup), gone(err))
 	}
-	folder := os.NewFile(uintptr(fd), path.Join(t.root, cgroup))
-	defer folder.Close()
-	return folder.Readdirnames(-1)
+	return names, nil
 }
 
 // Ended reports whether it is known that there is no such cgroup.
@@ -176,11 +178,8 @@ func (t *Tree) Set(dir string, knob cgroup.Knob, value uint64) error {
 // Write writes a text to a knob.
 func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {
 	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later honor it).
-	flags := unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
-	if t.plain {
-		flags = unix.O_WRONLY | unix.O_CREAT
-	}
-	if err := t.writeFile(dir, string(knob), text, flags); err != nil {
+	const flags = unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
+	if err := again(func() error { return t.write(dir, string(knob), text, flags) }); err != nil {
 		return err
 	}
 	if t.onWrite != nil {
@@ -189,25 +188,11 @@ func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {
 	return nil
 }
 
-// writeFile makes one write(2), which is what a kernel file takes as one value. It goes round os.File: that takes EAGAIN,
-// memory.reclaim's answer, for "not yet writable" and would wait for ever.
-func (t *Tree) writeFile(dir, file, text string, flags int) error {
-	fd, err := t.open(dir, file, flags)
+// write makes one write(2), which is what a kernel file takes as one value.
+func (t *Tree) write(dir, file, text string, flags int) error {
+	err := t.reach(dir, file)
 	if err == nil {
-		data := []byte(text)
-		switch {
-		case t.plain:
-			var info unix.Stat_t
-			_ = unix.Fstat(fd, &info) // without the size a longer text may stay behind the new one, which then is not a value
-			data = cgroup.Overwriting(text, info.Size)
-		case len(data) == 0:
-			data = []byte("\n") // a write of no bytes never reaches the kernel's file
-		}
-		err = own(again(func() error {
-			_, err := unix.Write(fd, data)
-			return err
-		}))
-		unix.Close(fd)
+		err = own(t.kernel.Write(dir, file, text, flags))
 	}
 	if err != nil {
 		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, dir, file), gone(err))
@@ -215,16 +200,37 @@ func (t *Tree) writeFile(dir, file, text string, flags int) error {
 	return nil
 }
 
+// ErrOwn is the answer to a write to the cgroup in which the writer's own cgroup namespace begins, where the hierarchy is
+// mounted with nsdelegate, as systemd does: a container cannot change its own values (cgroup_namespaces(7)).
+var ErrOwn = errors.New("the kernel lets no container change the values of its own cgroup")
+
+// own separates that answer, EPERM, from those to other writes: what permissions forbid is EACCES.
+func own(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return ErrOwn
+	}
+	return err
+}
+
+// gone makes the kernel's answer for a cgroup that was removed while its file was open the same as that for one that was
+// removed before.
+func gone(err error) error {
+	if errors.Is(err, unix.ENODEV) {
+		return fs.ErrNotExist
+	}
+	return err
+}
+
 // line reads a file with one line.
 func (t *Tree) line(cgroup, file string) ([]byte, error) {
-	return t.readTo(cgroup, file, '\n', make([]byte, 0, 64))
+	return t.read(cgroup, file, '\n', make([]byte, 0, 64))
 }
 
 // parse reads a whole file and what it says.
 func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)) (value T, err error) {
 	room := rooms.Get().(*[4096]byte)
 	defer rooms.Put(room)
-	data, err := t.readTo(cgroup, file, endless, room[:0])
+	data, err := t.read(cgroup, file, endless, room[:0])
 	if err != nil {
 		return value, err
 	}
@@ -242,21 +248,12 @@ func (t *Tree) bad(cgroup, file string, err error) error {
 	return fmt.Errorf("parse %s: %w", path.Join(t.root, cgroup, file), err)
 }
 
-func (t *Tree) readTo(dir, file string, last int, buffer []byte) ([]byte, error) {
-	fd, err := t.open(dir, file, unix.O_RDONLY|unix.O_NONBLOCK)
-	if t.plain && t.Lacks(dir, err) {
-		return []byte(cgroup.Default(file)), nil
+func (t *Tree) read(dir, file string, last int, buffer []byte) (data []byte, err error) {
+	if err = t.reach(dir, file); err == nil {
+		data, err = t.kernel.Read(dir, file, last, buffer)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, dir, file), gone(err))
-	}
-	defer unix.Close(fd)
-	data, err := readTo(fd, buffer, last)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, dir, file), gone(err))
-	}
-	if t.plain && len(data) == 0 { // another process is just writing it
-		return []byte(cgroup.Default(file)), nil
 	}
 	return data, nil
 }

@@ -39,12 +39,19 @@ func content(t testing.TB, tree *Tree, file string) string {
 	return strings.TrimSpace(string(data))
 }
 
+func mountOf(tree *Tree) *mounted {
+	if p, ok := tree.kernel.(plain); ok {
+		return p.mounted
+	}
+	return tree.kernel.(*mounted)
+}
+
 // withoutOpenat2 is how a tree works on kernels that lack it.
 func withoutOpenat2(t testing.TB, tree *Tree) *Tree {
 	t.Helper()
-	if tree.fd != nil {
-		tree.fd.Close()
-		tree.fd = nil
+	if m := mountOf(tree); m.fd != nil {
+		m.fd.Close()
+		m.fd = nil
 	}
 	return tree
 }
@@ -54,7 +61,7 @@ func bothWays(t *testing.T, f func(t *testing.T, open func(t *testing.T, files m
 	t.Run("openat2", func(t *testing.T) {
 		f(t, func(t *testing.T, files map[string]string, options ...Option) *Tree {
 			tree := makeTree(t, files, options...)
-			if tree.fd == nil {
+			if mountOf(tree).fd == nil {
 				t.Skip("this kernel has no openat2")
 			}
 			return tree
@@ -169,7 +176,7 @@ func TestTreeCannotBeLeft(t *testing.T) {
 
 func TestLinksInsideTheTreeAreNotFollowed(t *testing.T) {
 	tree := makeTree(t, map[string]string{"system.slice/memory.min": "0", "kubepods/pod1/": ""})
-	if tree.fd == nil {
+	if mountOf(tree).fd == nil {
 		t.Skip("this kernel has no openat2")
 	}
 	if err := os.Symlink("../../system.slice/memory.min", filepath.Join(tree.Root(), "kubepods/pod1/memory.min")); err != nil {

@@ -87,10 +87,10 @@ func TestValuesOfACgroupThatIsNotThere(t *testing.T) {
 			}
 		}
 		for cgroup, want := range map[string]string{
-			"kubepods/pod2":    "open cgroup " + tree.Root() + "/kubepods/pod2: no such file or directory",
+			"kubepods/pod2":    "read cgroup " + tree.Root() + "/kubepods/pod2: file does not exist",
 			"kubepods/file":    "not a directory",
-			"kubepods/podlink": "open cgroup " + tree.Root() + "/kubepods/podlink: ",
-			"kubepods/pod1":    "read " + tree.Root() + "/kubepods/pod1/memory.min: too many levels of symbolic links",
+			"kubepods/podlink": "read " + tree.Root() + "/kubepods/podlink/memory.min: ",
+			"kubepods/pod1":    "read " + tree.Root() + "/kubepods/pod1/memory.min: ", // of the link
 			"system.slice":     `cgroup "system.slice" is not below kubepods`,
 			"kubepods/..":      "is not below kubepods",
 		} {
@@ -105,17 +105,28 @@ func TestValuesOfACgroupThatIsNotThere(t *testing.T) {
 	})
 }
 
+// answering is a kernel that answers a write, and a read of memory.min, with an error.
+type answering struct {
+	Kernel
+	err error
+}
+
+func (a answering) Write(_, _, _ string, _ int) error { return a.err }
+
+func (a answering) Read(cgroup, file string, last int, buffer []byte) ([]byte, error) {
+	if file == "memory.min" {
+		return nil, a.err
+	}
+	return a.Kernel.Read(cgroup, file, last, buffer)
+}
+
 // A cgroup that is removed between two of its files answers ENODEV; what was read before says nothing any more.
 func TestACgroupThatIsRemovedWhileItIsRead(t *testing.T) {
-	for err, want := range map[error]directory{
-		nil:         {},
-		unix.ENOENT: {},
-		unix.ENODEV: {removed: true},
-	} {
-		d := directory{tree: &Tree{root: "/r"}, cgroup: "kubepods"}
-		d.failed("memory.min", err)
-		if d.removed != want.removed || len(d.errs) > 0 {
-			t.Errorf("%v: removed %t, %v", err, d.removed, d.errs)
+	tree := makeTree(t, map[string]string{"kubepods/memory.low": "7\n"})
+	for err, removed := range map[error]bool{unix.ENOENT: false, unix.ENODEV: true} {
+		v, got := New(tree.Root(), answering{tree.kernel, err}).Values("kubepods")
+		if errors.Is(got, fs.ErrNotExist) != removed || (v.Low == nil) != removed {
+			t.Errorf("%v: %+v, %v", err, v, got)
 		}
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -28,8 +27,7 @@ func (c Change) Resets() bool { return c.File == subtreeControl }
 // needs a watch of its own file (IN_MODIFY): kernfs reports it to no watch of the folder.
 type Watcher struct {
 	tree    *Tree
-	inotify *os.File
-	fd      int
+	inotify Inotify
 	changes chan map[Change]bool
 	wake    chan struct{} // of the delivering goroutine
 	done    chan struct{}
@@ -44,12 +42,12 @@ type Watcher struct {
 
 // NewWatcher starts watching below a tree.
 func NewWatcher(t *Tree) (*Watcher, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	inotify, err := t.kernel.Inotify()
 	if err != nil {
 		return nil, fmt.Errorf("start to watch the cgroup tree (fs.inotify.max_user_instances bounds the number of watchers): %w", err)
 	}
 	w := &Watcher{
-		tree: t, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify"),
+		tree: t, inotify: inotify,
 		changes: make(chan map[Change]bool), wake: make(chan struct{}, 1), done: make(chan struct{}),
 		watches: make(map[int]Change), byChange: make(map[Change]int), pending: make(map[Change]bool),
 	}
@@ -68,10 +66,9 @@ func (w *Watcher) Watch(c Change) error {
 	if c.File == "" {
 		mask = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 	}
-	path := filepath.Join(w.tree.root, c.Cgroup, c.File)
-	wd, err := unix.InotifyAddWatch(w.fd, path, mask) // without the lock, for which others wait
+	wd, err := w.inotify.Add(c.Cgroup, c.File, mask) // without the lock, for which others wait
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", path, err)
+		return fmt.Errorf("watch %s: %w", path.Join(w.tree.root, c.Cgroup, c.File), err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +89,7 @@ func (w *Watcher) Unwatch(c Change) {
 // unwatch ends a watch, which the kernel does not do for a cgroup that ends (Linux 6.1, 6.12).
 func (w *Watcher) unwatch(c Change) {
 	if wd, ok := w.byChange[c]; ok {
-		unix.InotifyRmWatch(w.fd, uint32(wd))
+		w.inotify.Remove(wd)
 		delete(w.watches, wd)
 		delete(w.byChange, c)
 	}

@@ -58,7 +58,7 @@ func (g *Guard) compare(pod string, now time.Time) {
 		if fullBroken(before, c.times, c.stuck, g.settings) {
 			c.total = s.FullStall
 			w.blind, w.noFull, w.look = &c.blind, true, now.Add(g.settings.Window)
-			g.triggers.interrupt()
+			g.triggers.Interrupt()
 			g.noFull.Do(func() {
 				g.log.WithFields(w.fields()).Warn("stall guard: full of memory.pressure does not advance on this kernel while the container is stopped; for such containers memory.events is read every window instead")
 			})

@@ -3,8 +3,8 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -56,11 +56,13 @@ type Guard struct {
 	noFull    sync.Once
 	doubtful  bool // full of memory.pressure may be broken on this kernel
 
-	mu       sync.Mutex
-	triggers *triggers
-	watched  map[string]*watched
-	leaving  map[string]bool // containers that are to be left alone, while their raise is taken back
-	totals   Totals
+	triggers cgroupfs.Triggers
+
+	mu        sync.Mutex
+	watched   map[string]*watched
+	byTrigger map[int32]*watched
+	leaving   map[string]bool // containers that are to be left alone, while their raise is taken back
+	totals    Totals
 }
 
 type watched struct {
@@ -71,6 +73,7 @@ type watched struct {
 	noFull   bool          // full of memory.pressure does not advance although the container is stopped
 	look     time.Time     // when to look again; zero: when the trigger fires
 	busy     bool          // a write is under way
+	trigger  int32         // the kernel's, where byTrigger has it
 	armed    bool          // the kernel's trigger is set, or blind stands in for it
 	stands   uint64        // what was last written to memory.high; the brake's value is still to be where that differs
 	failures int           // how often in a row it could not be armed, read or written
@@ -82,12 +85,12 @@ type watched struct {
 
 // New returns a Guard that watches nothing yet.
 func New(o Options) (*Guard, error) {
-	t, err := newTriggers()
+	triggers, err := o.Tree.Triggers()
 	if err != nil {
 		return nil, err
 	}
 	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, settings: o.Settings, onEpisode: o.OnEpisode,
-		doubtful: o.Node.doubtful(), triggers: t, watched: map[string]*watched{}, leaving: map[string]bool{}}, nil
+		doubtful: o.Node.doubtful(), triggers: triggers, watched: map[string]*watched{}, byTrigger: map[int32]*watched{}, leaving: map[string]bool{}}, nil
 }
 
 // Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
@@ -144,7 +147,7 @@ func (g *Guard) notice(pod string, now time.Time) {
 		g.mu.Lock()
 		if w := g.watched[c.ID]; w != nil && w.look.IsZero() && w.brake.full(s) {
 			w.look = now
-			g.triggers.interrupt()
+			g.triggers.Interrupt()
 		}
 		g.mu.Unlock()
 	}
@@ -183,7 +186,7 @@ func (g *Guard) put(c Container) {
 	if w.stands != w.brake.High() {
 		w.look = time.Now()
 	}
-	g.triggers.interrupt()
+	g.triggers.Interrupt()
 }
 
 // begin is false for a container that has just ended.
@@ -204,9 +207,9 @@ func (g *Guard) begin(w *watched) bool {
 	return true
 }
 
-// arm sets the kernel's trigger for a container. Without pressure from the kernel it is looked at every window.
+// arm has a container looked at when it stands; without pressure from the kernel every window.
 func (g *Guard) arm(w *watched) error {
-	err := g.triggers.add(w.ID, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), w.brake.trigger(), g.settings.Window)
+	err := g.trigger(w)
 	if errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup) {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
@@ -223,7 +226,10 @@ func (g *Guard) drop(id string) {
 	if !ok {
 		return
 	}
-	g.triggers.remove(id)
+	if g.byTrigger[w.trigger] == w {
+		g.triggers.Remove(w.trigger)
+		delete(g.byTrigger, w.trigger)
+	}
 	g.endEpisode(w)
 	g.endRaise(w, time.Now())
 	delete(g.watched, id)
@@ -231,17 +237,15 @@ func (g *Guard) drop(id string) {
 
 // Run watches until ctx ends. While nothing stalls it sleeps in the kernel.
 func (g *Guard) Run(ctx context.Context) error {
-	defer context.AfterFunc(ctx, g.triggers.interrupt)()
+	defer context.AfterFunc(ctx, g.triggers.Interrupt)()
 	for {
-		fired, err := g.triggers.wait(g.untilNextLook(time.Now()))
+		fired, err := g.triggers.Wait(g.untilNextLook(time.Now()))
 		if ctx.Err() != nil {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			g.triggers.close()
+			_ = g.triggers.Close() // nothing can be lost
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("wait for pressure: %w", err)
 		}
 		g.handle(ctx, fired, time.Now())
 	}
@@ -267,8 +271,8 @@ func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 	defer progress.Begin("the stall guard")()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, fd := range fired {
-		if w := g.watched[g.triggers.files[fd]]; w != nil && !w.brake.Open() {
+	for _, id := range fired {
+		if w := g.byTrigger[id]; w != nil && !w.brake.Open() {
 			w.look = now
 		}
 	}
@@ -390,7 +394,7 @@ func (g *Guard) inBackground(w *watched, write func()) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		w.busy = false
-		g.triggers.interrupt()
+		g.triggers.Interrupt()
 	}()
 }
 

@@ -390,7 +390,7 @@ func TestOnlyTheContainersOfTheLastSetAreWatched(t *testing.T) {
 		t.Errorf("%d writes for a container whose raise stands, want none", writes)
 	}
 	f.set()
-	if len(f.guard.Statuses()) != 0 || len(f.guard.triggers.byID) != 0 || len(f.host.highs) != 0 {
+	if len(f.guard.Statuses()) != 0 || len(f.guard.byTrigger) != 0 || len(f.host.highs) != 0 {
 		t.Error("a container that is not among them is watched, or written")
 	}
 }
@@ -455,9 +455,9 @@ func (f *fixture) pressured() (fire func(at time.Time, current, file uint64, eve
 		f.write("cg/"+cgroupPath+"/memory.stat", fmt.Sprintf("inactive_file %d\npgsteal %d\n", file, 0))
 		f.write("cg/"+cgroupPath+"/memory.pressure", fmt.Sprintf("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%d\n", stall.Microseconds()))
 		f.guard.mu.Lock()
-		fd := f.guard.triggers.byID["c1"]
+		id := f.guard.watched["c1"].trigger
 		f.guard.mu.Unlock()
-		f.guard.handle(f.t.Context(), []int32{fd}, at)
+		f.guard.handle(f.t.Context(), []int32{id}, at)
 		f.idle()
 	}
 }
@@ -514,7 +514,7 @@ func TestTriggerLeadsToReclaimThenToARaise(t *testing.T) {
 		t.Errorf("memory.high was set to %d after asking to reclaim %q, want 32 MiB after the 4 MiB beyond", f.last(), asked)
 	}
 	f.write("cg/"+cgroupPath+"/memory.pressure", "full total=much\n")
-	f.guard.handle(t.Context(), []int32{f.guard.triggers.byID["c1"]}, later(2*time.Hour))
+	f.guard.handle(t.Context(), []int32{f.guard.watched["c1"].trigger}, later(2*time.Hour))
 	if len(f.guard.Statuses()) != 1 || !f.warned(tryingAgain) {
 		t.Error("a container that cannot be read is no longer watched, or the failure was not logged")
 	}
@@ -569,43 +569,15 @@ func TestATriggerThatCannotBeSetIsTriedAgain(t *testing.T) {
 	f.write("cg/"+cgroupPath+"/memory.pressure", "") // nothing to wait on
 	f.put(0)
 	w := f.guard.watched["c1"]
-	if len(f.guard.triggers.byID) > 0 || !f.warned(tryingAgain) {
+	if len(f.guard.byTrigger) > 0 || !f.warned(tryingAgain) {
 		t.Fatal("the trigger was set, or the failure was not logged")
 	}
 	if err := errors.Join(os.Remove(pressure), unix.Mkfifo(pressure, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	f.guard.handle(t.Context(), nil, w.look)
-	if len(f.guard.triggers.byID) != 1 {
+	if len(f.guard.byTrigger) != 1 {
 		t.Error("the trigger was not set the second time")
-	}
-}
-
-// What the kernel says to a trigger; that it fires is shown in virtual machines.
-func TestKernelTakesTheTrigger(t *testing.T) {
-	triggers, err := newTriggers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer triggers.close()
-	err = triggers.add("node", "/proc/pressure/memory", 250*time.Millisecond, 500*time.Millisecond)
-	if err != nil {
-		t.Skipf("this machine has no pressure triggers: %v", err)
-	}
-	if fired, err := triggers.wait(time.Millisecond); err != nil || len(fired) > 1 {
-		t.Errorf("fired %v, error %v", fired, err)
-	}
-	triggers.interrupt()
-	if _, err := triggers.wait(0); err != nil {
-		t.Error(err)
-	}
-	triggers.remove("node")
-	triggers.remove("node")
-	if len(triggers.files)+len(triggers.byID) > 0 {
-		t.Error("the trigger is still there")
-	}
-	if err := triggers.add("node", "/proc/pressure/memory", time.Second, time.Hour); err == nil || !strings.Contains(err.Error(), `write trigger "full 1000000 3600000000"`) {
-		t.Errorf("error %v, want one that names the trigger", err)
 	}
 }
 

@@ -1,12 +1,11 @@
 package verify
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -157,6 +156,7 @@ func (p Places) kernel(n *Node) {
 	if _, ok, err := p.Tree.Pressure(kubepods); err == nil {
 		n.Kernel.Pressure = ok
 	}
-	_, err = os.Stat(filepath.Join(p.Tree.Root(), kubepods, "memory.reclaim"))
-	n.Kernel.Reclaim = !errors.Is(err, fs.ErrNotExist)
+	if files, err := p.Tree.List(kubepods); err == nil {
+		n.Kernel.Reclaim = slices.Contains(files, "memory.reclaim")
+	}
 }
