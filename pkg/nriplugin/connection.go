@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -55,12 +54,9 @@ func newRegistration(p *Plugin) registration {
 func (r *registration) serve(ctx context.Context, handlers any, options ...stub.Option) error {
 	options = append(options, stub.WithLogger(nriLog{r.opts.Log}))
 	if !r.opts.Launched {
-		if err := CheckSocket(r.opts.Socket); err != nil {
-			return err
-		}
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", r.opts.Socket)
+		conn, err := r.opts.Dial(ctx)
 		if err != nil {
-			return fmt.Errorf("connecting to NRI: %w", err)
+			return err
 		}
 		defer conn.Close()
 		options = append(options, stub.WithConnection(conn), stub.WithPluginName(r.opts.Name), stub.WithPluginIdx(r.opts.Index))

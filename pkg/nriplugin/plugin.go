@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -50,6 +51,8 @@ type Observer interface {
 type Options struct {
 	// Socket is the path of the runtime's NRI socket. It is not used by a plugin that the runtime launched.
 	Socket string
+	// Dial connects to the runtime; nil connects to Socket.
+	Dial func(ctx context.Context) (net.Conn, error)
 	// Name and Index of the registration; plugins are called in the order of their two-digit index.
 	Name, Index string
 	// Launched is set when the runtime started this process and left the connection in NRI_PLUGIN_SOCKET. Such a plugin
@@ -80,6 +83,9 @@ func New[S Session](agent Agent[S], opts Options) *Plugin {
 	if opts.Log == nil {
 		opts.Log = logrus.StandardLogger()
 	}
+	if opts.Dial == nil {
+		opts.Dial = opts.dialSocket
+	}
 	return &Plugin{
 		connected: func(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) Session {
 			return agent.Connected(runtime, apply)
@@ -97,6 +103,17 @@ const (
 	// lasted is how long a connection must have been there for the next try to come at once.
 	lasted = 10 * time.Second
 )
+
+func (o Options) dialSocket(ctx context.Context) (net.Conn, error) {
+	if err := CheckSocket(o.Socket); err != nil {
+		return nil, err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", o.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to NRI: %w", err)
+	}
+	return conn, nil
+}
 
 // CheckSocket returns an error for a path that exists and is not a socket. A path that does not exist is a runtime that
 // is not there yet.
