@@ -36,7 +36,7 @@ func Sync(path string) error {
 		return err
 	}
 	defer file.Close()
-	if err := flush(int(file.Fd())); err != nil {
+	if err := flush(int(file.Fd()), path); err != nil {
 		return &fs.PathError{Op: "sync", Path: path, Err: err}
 	}
 	folder, err := OpenFolder(filepath.Dir(path))
@@ -51,22 +51,22 @@ func Sync(path string) error {
 // crash of the machine. An error may leave a part of data in the file. Package os would make twice as many system calls, for each
 // container that is created.
 func AppendFile(path string, data []byte) error {
-	fd, err := retried(func() (int, error) {
+	fd, err := changed("open", path, nil, func() (int, error) {
 		return unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	if err = writeAll(fd, data); err != nil {
+	if err = writeAll(fd, path, data); err != nil {
 		err = &fs.PathError{Op: "write", Path: path, Err: err}
 	}
 	return errors.Join(err, unix.Close(fd))
 }
 
 // writeAll writes all of data where an open file is.
-func writeAll(fd int, data []byte) error {
+func writeAll(fd int, path string, data []byte) error {
 	for len(data) > 0 {
-		n, err := retried(func() (int, error) { return write(fd, data) })
+		n, err := changed("write", path, data, func() (int, error) { return unix.Write(fd, data) })
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,9 @@ func Load(path string, decode func(data []byte) error) error {
 // SetAside renames a file to <path>.<why>-<time>, never onto another one, and returns that name.
 func SetAside(path, why string) (kept string, err error) {
 	kept = path + "." + why + time.Now().UTC().Format("-20060102T150405.000000000Z")
-	err = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, kept, unix.RENAME_NOREPLACE)
+	if err = Before("rename", kept, nil); err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, kept, unix.RENAME_NOREPLACE)
+	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system without the flag
 		err = unix.Rename(path, kept)
 	}

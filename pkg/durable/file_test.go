@@ -40,12 +40,13 @@ func names(t testing.TB, dir string) (all []string) {
 
 // failSync has fsync fail for paths with a suffix.
 func failSync(t *testing.T, suffix string) {
-	t.Cleanup(func() { fsync = unix.Fsync })
-	fsync = func(fd int) error {
-		if path, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); strings.HasSuffix(path, suffix) {
+	was := Before
+	t.Cleanup(func() { Before = was })
+	Before = func(call, path string, _ []byte) error {
+		if call == "sync" && strings.HasSuffix(path, suffix) {
 			return unix.EIO
 		}
-		return unix.Fsync(fd)
+		return nil
 	}
 }
 
@@ -138,7 +139,7 @@ func TestWhatACrashLeavesIsUsedUp(t *testing.T) {
 }
 
 // killedWriter writes five contents. It is killed at the call of that number, at a write after half of the content.
-func killedWriter(call int, dir string) error {
+func killedWriter(number int, dir string) error {
 	folder, err := OpenFolder(dir)
 	if err == nil {
 		err = folder.Lock()
@@ -147,28 +148,15 @@ func killedWriter(call int, dir string) error {
 		return err
 	}
 	var calls atomic.Int64
-	reach := func() {
-		if calls.Add(1) == int64(call) {
-			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-			select {}
+	Before = func(call, path string, data []byte) error {
+		if calls.Add(1) != int64(number) {
+			return nil
 		}
-	}
-	openat = func(dir int, path string, flags int, mode uint32) (int, error) {
-		reach()
-		return unix.Openat(dir, path, flags, mode)
-	}
-	write = func(fd int, data []byte) (int, error) {
-		n, err := unix.Write(fd, data[:(len(data)+1)/2])
-		reach()
-		return n, err
-	}
-	renameat = func(from int, old string, to int, name string) error {
-		reach()
-		return unix.Renameat(from, old, to, name)
-	}
-	fsync = func(fd int) error {
-		reach()
-		return unix.Fsync(fd)
+		if call == "write" {
+			_ = os.WriteFile(path, data[:len(data)/2], 0)
+		}
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		select {}
 	}
 	path := filepath.Join(dir, "file")
 	w := NewWriter(Options{

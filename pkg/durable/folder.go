@@ -16,8 +16,10 @@ import (
 // ones: what a crash leaves is overwritten by the next write instead of staying for ever.
 const temporary = ".tmp"
 
-// The calls of a write; tests let them fail, or have the process killed there.
-var openat, write, renameat, fsync = unix.Openat, unix.Write, unix.Renameat, unix.Fsync
+// Before is called before each system call that changes a file: "open", "write" with the data, "rename" with the new path, "sync" of a
+// file or folder. Tests and simulations replace it, while nothing is written: it may wait, fail with an errno, or never return, as a
+// disk does; one that tears a write makes a part of it itself.
+var Before = func(call, path string, data []byte) error { return nil }
 
 // Folder is an open folder in which files are replaced. It makes its system calls itself: package os would look at every file
 // twice, and allocate, for each container that is created. Its methods are not for concurrent use.
@@ -99,17 +101,16 @@ func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
 // Replace is WriteFile without its fsyncs: when it returns nil, the content outlives the process. Sync has it outlive a crash of the
 // machine, which may leave an empty or torn file before that.
 func (f *Folder) Replace(name string, data []byte, mode fs.FileMode) error {
-	return f.replace(name, data, mode, func(int) error { return nil })
+	return f.replace(name, data, mode, func(int, string) error { return nil })
 }
 
-func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(fd int) error) error {
+func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(fd int, path string) error) error {
 	copied, flags := name+temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC
 	if f.locked {
 		flags |= unix.O_TRUNC
 	}
-	fd, err := retried(func() (int, error) {
-		return openat(f.fd, copied, flags, uint32(mode.Perm()))
-	})
+	path := filepath.Join(f.path, copied)
+	fd, err := changed("open", path, nil, func() (int, error) { return unix.Openat(f.fd, copied, flags, uint32(mode.Perm())) })
 	if err != nil {
 		return f.failed("open", copied, err)
 	}
@@ -119,15 +120,16 @@ func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(
 			return err
 		}
 	}
-	op, failed := "write", writeAll(fd, data)
+	op, failed := "write", writeAll(fd, path, data)
 	if failed == nil {
-		op, failed = "sync", flush(fd)
+		op, failed = "sync", flush(fd, path)
 	}
 	if failed != nil {
 		_ = unix.Unlinkat(f.fd, copied, 0) // gives a full disk its room back
 		return f.failed(op, copied, failed)
 	}
-	if err := renameat(f.fd, copied, f.fd, name); err != nil {
+	_, err = changed("rename", filepath.Join(f.path, name), nil, func() (int, error) { return 0, unix.Renameat(f.fd, copied, f.fd, name) })
+	if err != nil {
 		_ = unix.Unlinkat(f.fd, copied, 0)
 		return f.failed("rename", name, err)
 	}
@@ -136,7 +138,7 @@ func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(
 
 // sync has the names of the folder on disk.
 func (f *Folder) sync() error {
-	if err := flush(f.fd); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
+	if err := flush(f.fd, f.path); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
 		return f.failed("sync", "", err)
 	}
 	return nil
@@ -172,9 +174,17 @@ func (f *Folder) failed(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(f.path, name), Err: err}
 }
 
-func flush(fd int) error {
-	_, err := retried(func() (int, error) { return 0, fsync(fd) })
+func flush(fd int, path string) error {
+	_, err := changed("sync", path, nil, func() (int, error) { return 0, unix.Fsync(fd) })
 	return err
+}
+
+// changed makes a system call that changes a file.
+func changed(call, path string, data []byte, do func() (int, error)) (int, error) {
+	if err := Before(call, path, data); err != nil {
+		return -1, err
+	}
+	return retried(do)
 }
 
 // retried repeats a system call that a signal has interrupted.
