@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 )
@@ -19,7 +18,7 @@ func (d *daemon) claimsDriver() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := admin.ListenUnix(filepath.Join(d.options.pluginRegistry, claims.Driver+".sock"))
+	listener, err := d.options.outside.listen(filepath.Join(d.options.pluginRegistry, claims.Driver+".sock"))
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -24,6 +25,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
@@ -50,6 +53,27 @@ type daemonOptions struct {
 	verbose             int // -v
 	log                 *logrus.Logger
 	lines               *logWriter // of log
+	outside             surroundings
+}
+
+// surroundings are what a daemon reaches beside its state folder, its configuration file and sysfs.
+type surroundings struct {
+	tree      func() (*cgroupfs.Tree, error)
+	units     protect.Units                                      // nil where there is no systemd
+	proc      string                                             // where the kernel's files are
+	providers func() ([]podinfo.Provider, error)                 // sources of memory requests beside the runtime's events
+	dial      func(context.Context) (net.Conn, error)            // connects to the runtime; nil takes the socket
+	listen    func(path string) (net.Listener, error)            // makes a unix socket; nil serves none
+	prompts   func(ctx context.Context, path string) <-chan bool // says when the configuration file is to be read: see daemonOptions.prompts
+}
+
+// thisMachine is what run reaches.
+func (o *daemonOptions) thisMachine() surroundings {
+	return surroundings{
+		tree: o.openTree, units: o.units(), proc: "/proc",
+		providers: func() ([]podinfo.Provider, error) { return o.podSources(o.config, o.kubeletPods, o.log) },
+		listen:    admin.ListenUnix, prompts: o.prompts,
+	}
 }
 
 // daemon is a plugin with all that belongs to it.
@@ -92,14 +116,14 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 			return nil, err
 		}
 	}
-	if d.tree, err = options.openTree(); err != nil {
+	if d.tree, err = options.outside.tree(); err != nil {
 		return nil, err
 	}
 	if d.watcher, err = cgroupfs.NewWatcher(d.tree); err != nil {
 		d.log.WithError(err).Warn("external changes of cgroup files are found by the periodic check only")
 		d.watcher = nil
 	}
-	providers, err := options.podSources(options.config, options.kubeletPods, d.log)
+	providers, err := options.outside.providers()
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +147,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	with := agent.Options{
 		Config: options.config, CheckPeriod: options.timings.check, RequestTimeout: options.timings.request,
 		Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir, KubeletState: options.kubeletState,
-		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
+		Tree: d.tree, Units: options.outside.units, Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
 	}
 	if options.config.DRA.Enabled {
 		with.Claims = func() []claims.Claim { return dra.Prepared(options.cdi, claims.Driver, d.log) } // of the runs before this one
@@ -143,10 +167,10 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		if d.guard, err = d.newGuard(); err != nil {
 			return nil, err
 		}
-		d.reclaim = reclaim.New(reclaim.Options{Tree: d.tree, Proc: "/proc", View: d.agent.View, Log: d.log, OnFreed: d.freed})
+		d.reclaim = reclaim.New(reclaim.Options{Tree: d.tree, Proc: options.outside.proc, View: d.agent.View, Log: d.log, OnFreed: d.freed})
 	}
 	d.plugin = nriplugin.New(d.agent, nriplugin.Options{
-		Socket: options.socket, Name: options.name, Index: options.index, Launched: options.launched,
+		Socket: options.socket, Dial: options.outside.dial, Name: options.name, Index: options.index, Launched: options.launched,
 		Fail:      options.config.FailurePolicy == config.Fail && !options.launched,
 		Configure: d.configure, Observer: d.metrics, Log: d.log,
 	})

@@ -9,7 +9,7 @@ import (
 func (d *daemon) newGuard() (*guard.Guard, error) {
 	return guard.New(guard.Options{
 		Tree: d.tree, Host: d.agent, Log: d.log, Settings: d.options.timings.guard, OnEpisode: d.throttled,
-		Node: guard.Node{Proc: "/proc", Tree: d.tree,
+		Node: guard.Node{Proc: d.options.outside.proc, Tree: d.tree,
 			Kubepods: func() string { return d.agent.View().Kubepods() },
 			// Beyond it the kubelet would begin to evict pods for the room that one was given.
 			Reserve: func() uint64 { return d.agent.View().Config.Eviction }},

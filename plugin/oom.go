@@ -19,7 +19,7 @@ import (
 // watchKills prepares the recorder of OOM kills.
 func (d *daemon) watchKills() *oom.Recorder {
 	o := oom.Options{
-		Tree: d.tree, View: d.agent.View, Changed: d.agent.Changed(), Path: filepath.Join(d.options.stateDir, oom.FileName), Proc: "/proc",
+		Tree: d.tree, View: d.agent.View, Changed: d.agent.Changed(), Path: filepath.Join(d.options.stateDir, oom.FileName), Proc: d.options.outside.proc,
 		Log: d.log, OnVerdict: d.killed,
 	}
 	if d.guard != nil {

@@ -24,9 +24,28 @@ const settle = 100 * time.Millisecond
 // that it takes over may have changed). One that is not valid leaves the old one in force.
 func (d *daemon) watchConfig(ctx context.Context) error {
 	path := d.options.configPath
+	prompts := d.options.outside.prompts(ctx, path)
+	if d.waited { // it was read before the wait for the state folder, which may be long ago
+		d.reload(ctx, path)
+	}
+	last, _ := os.ReadFile(path)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case always := <-prompts:
+			if text, err := os.ReadFile(path); always || err != nil || !bytes.Equal(text, last) {
+				last = text
+				d.reload(ctx, path)
+			}
+		}
+	}
+}
+
+// prompts says when a configuration file is to be read, until ctx ends: true on SIGHUP, false when it may have changed.
+func (o *daemonOptions) prompts(ctx context.Context, path string) <-chan bool {
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
-	defer signal.Stop(hangUp)
 
 	// The folder is watched, not the file: editors and the kubelet put a new file in the old one's place. For a mounted
 	// ConfigMap that is the swap of the symlink ..data beside it.
@@ -36,37 +55,40 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	)
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		defer watcher.Close()
+		context.AfterFunc(ctx, func() { watcher.Close() })
 		err = watchFolders(watcher, path)
 		changes, missed = watcher.Events, watcher.Errors
 	}
 	if err != nil {
-		d.log.WithError(err).Warn("changes of the configuration file are taken on SIGHUP only")
+		o.log.WithError(err).Warn("changes of the configuration file are taken on SIGHUP only")
 	}
-	if d.waited { // it was read before the wait for the state folder, which may be long ago
-		d.reload(ctx, path)
-	}
-	last, _ := os.ReadFile(path)
-	var settled <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changes:
-			settled = time.After(settle)
-		case <-missed: // events were lost, perhaps ours
-			settled = time.After(settle)
-		case <-hangUp:
-			last, _ = os.ReadFile(path)
-			d.reload(ctx, path)
-		case <-settled:
-			settled = nil
-			if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, last) {
-				last = text
-				d.reload(ctx, path)
+	prompts := make(chan bool)
+	go func() {
+		defer signal.Stop(hangUp)
+		var settled <-chan time.Time
+		for {
+			always := false
+			select {
+			case <-ctx.Done():
+				return
+			case <-changes:
+				settled = time.After(settle)
+				continue
+			case <-missed: // events were lost, perhaps ours
+				settled = time.After(settle)
+				continue
+			case <-hangUp:
+				always = true
+			case <-settled:
+				settled = nil
+			}
+			select {
+			case prompts <- always:
+			case <-ctx.Done():
 			}
 		}
-	}
+	}()
+	return prompts
 }
 
 // watchFolders watches the folder of a file, and that of the file it links to.

@@ -105,6 +105,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	o.lines.configure(o.config.LogLevel, o.verbose)
+	o.outside = o.thisMachine()
 	limitMemory()
 	limitProcessors()
 	go watchdog(context.WithoutCancel(ctx)) // also while it waits for its state folder, and while it ends

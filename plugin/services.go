@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
 
@@ -72,18 +73,8 @@ func (d *daemon) services() ([]part, error) {
 		d.probes.show(handler)
 		parts = append(parts, d.probes.run)
 	}
-	if listener, err := admin.ListenUnix(filepath.Join(d.options.stateDir, adminSocket)); err != nil {
-		d.log.WithError(err).Error("status and explain will not find this daemon")
-	} else {
-		parts = append(parts, func(ctx context.Context) error { return admin.Serve(ctx, listener, handler) })
-	}
-	if d.options.podResources != "" {
-		listener, err := admin.ListenUnix(d.options.podResources)
-		if err != nil {
-			d.log.WithError(err).Error("the PodResources API is not served")
-		} else {
-			parts = append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, listener, d.agent.View) })
-		}
+	if d.options.outside.listen != nil {
+		parts = append(parts, d.sockets(handler)...)
 	}
 	if d.options.config.Events {
 		if err := d.writeEvents(); err != nil {
@@ -106,6 +97,25 @@ func (d *daemon) services() ([]part, error) {
 		parts = append(parts, driver...)
 	}
 	return parts, nil
+}
+
+// sockets serve the commands, and our PodResources API.
+func (d *daemon) sockets(handler http.Handler) (parts []part) {
+	listener, err := d.options.outside.listen(filepath.Join(d.options.stateDir, adminSocket))
+	if err != nil {
+		d.log.WithError(err).Error("status and explain will not find this daemon")
+	} else {
+		parts = append(parts, func(ctx context.Context) error { return admin.Serve(ctx, listener, handler) })
+	}
+	if d.options.podResources == "" {
+		return parts
+	}
+	resources, err := d.options.outside.listen(d.options.podResources)
+	if err != nil {
+		d.log.WithError(err).Error("the PodResources API is not served")
+		return parts
+	}
+	return append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, resources, d.agent.View) })
 }
 
 // readSlices prepares the reading of this node's ResourceSlices.
