@@ -40,29 +40,40 @@ type comparison struct {
 
 // compare has the containers of a pod for which full is broken looked at as without pressure.
 func (g *Guard) compare(pod string, now time.Time) {
+	for _, w := range g.toCompare(pod, now) {
+		s, err := g.sample(w.Cgroup, now)
+		cpu, err2 := g.tree.CPUStat(w.Cgroup)
+		if errors.Join(err, err2) == nil { // else it has just ended
+			g.compareWith(w, s, time.Duration(cpu["user_usec"])*time.Microsecond)
+		}
+	}
+}
+
+func (g *Guard) toCompare(pod string, now time.Time) (all []*watched) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range g.watched {
-		c := &w.compared
-		if w.blind != nil || !strings.HasPrefix(w.Cgroup, pod+"/") || now.Sub(c.last.At) < g.settings.Window {
-			continue
+		if w.blind == nil && strings.HasPrefix(w.Cgroup, pod+"/") && now.Sub(w.compared.last.At) >= g.settings.Window {
+			all = append(all, w)
 		}
-		s, err := g.sample(w, now)
-		cpu, err2 := g.tree.CPUStat(w.Cgroup)
-		if errors.Join(err, err2) != nil {
-			continue // it has just ended
-		}
-		before := c.times
-		c.times = times{s.SomeStall, s.FullStall, time.Duration(cpu["user_usec"]) * time.Microsecond}
-		c.stall(s, w.brake.High())
-		if fullBroken(before, c.times, c.stuck, g.settings) {
-			c.total = s.FullStall
-			w.blind, w.noFull, w.look = &c.blind, true, now.Add(g.settings.Window)
-			g.triggers.Interrupt()
-			g.noFull.Do(func() {
-				g.log.WithFields(w.fields()).Warn("stall guard: full of memory.pressure does not advance on this kernel while the container is stopped; for such containers memory.events is read every window instead")
-			})
-		}
+	}
+	return all
+}
+
+func (g *Guard) compareWith(w *watched, s Sample, user time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := &w.compared
+	before := c.times
+	c.times = times{s.SomeStall, s.FullStall, user}
+	c.stall(s, w.brake.High())
+	if w.blind == nil && fullBroken(before, c.times, c.stuck, g.settings) {
+		c.total = s.FullStall
+		w.blind, w.noFull, w.look = &c.blind, true, s.At.Add(g.settings.Window)
+		g.triggers.Interrupt()
+		g.noFull.Do(func() {
+			g.log.WithFields(w.fields()).Warn("stall guard: full of memory.pressure does not advance on this kernel while the container is stopped; for such containers memory.events is read every window instead")
+		})
 	}
 }
 

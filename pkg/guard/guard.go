@@ -58,7 +58,7 @@ type Guard struct {
 
 	triggers cgroupfs.Triggers
 
-	mu        sync.Mutex
+	mu        sync.Mutex // not held over calls into the kernel
 	watched   map[string]*watched
 	byTrigger map[int32]*watched
 	leaving   map[string]bool // containers that are to be left alone, while their raise is taken back
@@ -74,6 +74,7 @@ type watched struct {
 	look     time.Time     // when to look again; zero: when the trigger fires
 	busy     bool          // a write is under way
 	trigger  int32         // the kernel's, where byTrigger has it
+	dropped  bool          // not watched any more
 	armed    bool          // the kernel's trigger is set, or blind stands in for it
 	stands   uint64        // what was last written to memory.high; the brake's value is still to be where that differs
 	failures int           // how often in a row it could not be armed, read or written
@@ -95,22 +96,34 @@ func New(o Options) (*Guard, error) {
 
 // Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
 // no room is cut. A raise ends when its container is to be left alone. Set does not wait for writes: they are made in the background until
-// ctx ends.
+// ctx ends. One Set follows the other.
 func (g *Guard) Set(ctx context.Context, containers []Container) {
+	for _, c := range g.update(ctx, containers) {
+		g.begin(c)
+	}
+}
+
+// update returns the containers that are new. One that is of the other kind now, which has another trigger, is new, too.
+func (g *Guard) update(ctx context.Context, containers []Container) (begin []Container) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ended := maps.Clone(g.watched)
 	for _, c := range containers {
-		if c.Off {
+		w, known := g.watched[c.ID]
+		switch {
+		case c.Off:
 			g.leave(ctx, c)
-			continue
+		case known && w.Bounds.CacheRoom == c.Bounds.CacheRoom:
+			delete(ended, c.ID)
+			g.rebound(w, c)
+		default:
+			begin = append(begin, c)
 		}
-		delete(ended, c.ID)
-		g.put(c)
 	}
 	for id := range ended {
 		g.drop(id)
 	}
+	return begin
 }
 
 // leave takes the raise of a container back that is to be left alone. Where that fails, the next Set tries again.
@@ -165,20 +178,11 @@ func (g *Guard) inRoom(pod string) (all []Container) {
 	return all
 }
 
-// put starts looking after a container, or updates its bounds.
-func (g *Guard) put(c Container) {
-	w, ok := g.watched[c.ID]
-	if ok && w.Bounds.CacheRoom == c.Bounds.CacheRoom {
-		w.Bounds = c.Bounds
-		if w.brake.Rebound(c.Bounds); !w.brake.Raised() {
-			g.endRaise(w, time.Now())
-		}
-	} else {
-		g.drop(c.ID) // the other kind has another trigger
-		w = &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High)}
-		if !g.begin(w) {
-			return
-		}
+// rebound takes new bounds for a container.
+func (g *Guard) rebound(w *watched, c Container) {
+	w.Bounds = c.Bounds
+	if w.brake.Rebound(c.Bounds); !w.brake.Raised() {
+		g.endRaise(w, time.Now())
 	}
 	if !w.busy {
 		w.stands = c.High
@@ -189,35 +193,56 @@ func (g *Guard) put(c Container) {
 	g.triggers.Interrupt()
 }
 
-// begin is false for a container that has just ended.
-func (g *Guard) begin(w *watched) bool {
+// begin starts looking after a container, unless it has just ended. The lock is not held.
+func (g *Guard) begin(c Container) {
+	now := time.Now()
+	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High), stands: c.High}
 	if w.brake.Raised() {
-		w.raisedAt = time.Now()
-		w.look = w.raisedAt.Add(g.settings.RestoreAfter)
+		w.raisedAt, w.look = now, now.Add(g.settings.RestoreAfter)
 	}
-	switch err := g.arm(w); {
-	case err == nil:
-	case g.tree.Ended(w.Cgroup):
-		g.log.WithError(err).WithFields(w.fields()).Debug("stall guard: not watched, the container has just ended")
-		return false
-	default:
-		g.retry(w, err, time.Now())
+	err := g.arm(w)
+	if err != nil && g.tree.Ended(c.Cgroup) {
+		g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: not watched, the container has just ended")
+		return
 	}
-	g.watched[w.ID] = w
-	return true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil {
+		g.retry(w, err, now)
+	}
+	if w.stands != w.brake.High() {
+		w.look = now
+	}
+	g.watched[c.ID] = w
+	g.triggers.Interrupt()
 }
 
-// arm has a container looked at when it stands; without pressure from the kernel every window.
+// arm has a container looked at when it stands; without pressure from the kernel every window. The lock is not held.
 func (g *Guard) arm(w *watched) error {
-	err := g.trigger(w)
-	if errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup) {
+	g.mu.Lock()
+	stall := w.brake.trigger()
+	g.mu.Unlock()
+	id, err := g.trigger(w.Cgroup, stall)
+	none := errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup)
+	if none {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
 		})
-		w.blind, w.look, err = &blind{}, time.Now().Add(g.settings.Window), nil
 	}
-	w.armed = err == nil
-	return err
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case none:
+		w.blind, w.look = &blind{}, time.Now().Add(g.settings.Window)
+	case err != nil:
+		return err
+	case w.dropped:
+		g.triggers.Remove(id)
+	default:
+		w.trigger, g.byTrigger[id] = id, w
+	}
+	w.armed = true
+	return nil
 }
 
 // drop stops looking after a container, whose cgroup may be gone.
@@ -232,6 +257,7 @@ func (g *Guard) drop(id string) {
 	}
 	g.endEpisode(w)
 	g.endRaise(w, time.Now())
+	w.dropped = true
 	delete(g.watched, id)
 }
 
@@ -269,6 +295,13 @@ func (g *Guard) untilNextLook(now time.Time) time.Duration {
 
 func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 	defer progress.Begin("the stall guard")()
+	for _, w := range g.due(ctx, fired, now) {
+		g.lookAt(ctx, w, now)
+	}
+}
+
+// due are the containers to be looked at now. Where a write is still to be made, it is made instead.
+func (g *Guard) due(ctx context.Context, fired []int32, now time.Time) (all []*watched) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, id := range fired {
@@ -277,20 +310,25 @@ func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 		}
 	}
 	for _, w := range g.watched {
-		if w.busy || w.look.IsZero() || w.look.After(now) {
-			continue
-		}
-		if err := g.lookAt(ctx, w, now); err != nil {
-			g.failed(w, err, now)
+		switch {
+		case w.busy || w.look.IsZero() || w.look.After(now):
+		case w.stands != w.brake.High():
+			g.setHigh(ctx, w, 0)
+		default:
+			all = append(all, w)
 		}
 	}
+	return all
 }
 
-// failed ends the watch of a container whose cgroup is gone, and has every other one looked at again.
+// failed ends the watch of a container whose cgroup is gone, and has every other one looked at again. The lock is not held.
 func (g *Guard) failed(w *watched, err error, now time.Time) {
+	ended := g.tree.Ended(w.Cgroup)
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	switch {
-	case g.watched[w.ID] != w: // dropped while it was written
-	case g.tree.Ended(w.Cgroup):
+	case w.dropped:
+	case ended:
 		g.drop(w.ID)
 	default:
 		g.retry(w, err, now)
@@ -310,25 +348,38 @@ func (g *Guard) retry(w *watched, err error, now time.Time) {
 	w.failures++
 }
 
-// lookAt samples one container and does what its brake says, after what has failed before.
-func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
-	if w.stands != w.brake.High() {
-		g.setHigh(ctx, w, 0)
-		return nil
-	}
+// lookAt samples one container and does what its brake says.
+func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) {
+	var (
+		sample Sample
+		err    error
+	)
 	if !w.armed {
-		if err := g.arm(w); err != nil {
-			return err
-		}
+		err = g.arm(w)
 	}
-	sample, err := g.sample(w, now)
+	if err == nil {
+		sample, err = g.sample(w.Cgroup, now)
+	}
 	if err != nil {
-		return err
+		g.failed(w, err, now)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !w.dropped && w.stands == w.brake.High() { // else there are new bounds, which are written first
+		g.act(ctx, w, sample)
+	}
+}
+
+func (g *Guard) act(ctx context.Context, w *watched, sample Sample) {
+	now := sample.At
+	if w.blind != nil {
+		sample.FullStall = w.blind.stall(sample, w.brake.High())
 	}
 	w.stall, w.failures = sample.FullStall, 0
 	if w.blind != nil && !w.blind.stuck && !w.brake.Open() && !w.brake.Raised() {
 		w.look = now.Add(g.settings.Window)
-		return nil
+		return
 	}
 	before := w.brake.High()
 	action := w.brake.Next(sample)
@@ -361,7 +412,6 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	if !w.brake.Open() {
 		g.endEpisode(w)
 	}
-	return nil
 }
 
 // setHigh makes memory.high hold the brake's value, after these bytes were reclaimed: writing memory.high would reclaim the
@@ -372,13 +422,12 @@ func (g *Guard) setHigh(ctx context.Context, w *watched, reclaim uint64) {
 		if reclaim > 0 {
 			_ = g.tree.Reclaim(w.Cgroup, reclaim)
 		}
-		err := g.host.SetHigh(ctx, w.ID, high)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if err != nil {
+		if err := g.host.SetHigh(ctx, w.ID, high); err != nil {
 			g.failed(w, err, time.Now())
 			return
 		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		if w.stands = high; w.brake.High() != high {
 			w.look = time.Now()
 		}

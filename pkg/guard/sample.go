@@ -9,37 +9,33 @@ import (
 var pageSize = uint64(os.Getpagesize())
 
 // sample reads the kernel's files for a container and its node.
-func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
+func (g *Guard) sample(cgroup string, now time.Time) (Sample, error) {
 	s := Sample{At: now}
 	var err error
-	if s.Current, err = g.tree.Current(w.Cgroup); err != nil {
+	if s.Current, err = g.tree.Current(cgroup); err != nil {
 		return s, err
 	}
-	events, err := g.tree.Events(w.Cgroup)
+	events, err := g.tree.Events(cgroup)
 	if err != nil {
 		return s, err
 	}
 	s.HighEvents = events.High
-	stat, err := g.tree.Stat(w.Cgroup)
+	stat, err := g.tree.Stat(cgroup)
 	if err != nil {
 		return s, err
 	}
 	s.File = stat["active_file"] + stat["inactive_file"]
 	stolen, back := stat["pgsteal"], stat["workingset_refault_file"]+stat["workingset_refault_anon"]
 	s.Reclaimed = (stolen - min(stolen, back)) * pageSize
-	if s.Swap, err = g.swap(w); err != nil {
+	if s.Swap, err = g.swap(cgroup); err != nil {
 		return s, err
 	}
-	if w.blind != nil {
-		s.FullStall = w.blind.stall(s, w.brake.High())
-	} else {
-		pressure, _, err := g.tree.Pressure(w.Cgroup)
-		if err != nil {
-			return s, err
-		}
-		s.FullStall = time.Duration(pressure.Full.Total) * time.Microsecond
-		s.SomeStall = time.Duration(pressure.Some.Total) * time.Microsecond
+	pressure, _, err := g.tree.Pressure(cgroup)
+	if err != nil {
+		return s, err
 	}
+	s.FullStall = time.Duration(pressure.Full.Total) * time.Microsecond
+	s.SomeStall = time.Duration(pressure.Some.Total) * time.Microsecond
 	if s.NodeReclaims, err = g.node.reclaims(); err != nil {
 		return s, err
 	}
@@ -48,12 +44,12 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 }
 
 // swap is what the container can still swap out. A kernel without swap has no such files.
-func (g *Guard) swap(w *watched) (uint64, error) {
-	limit, err := g.tree.Get(w.Cgroup, "memory.swap.max")
-	if limit == 0 || g.tree.Lacks(w.Cgroup, err) {
+func (g *Guard) swap(cgroup string) (uint64, error) {
+	limit, err := g.tree.Get(cgroup, "memory.swap.max")
+	if limit == 0 || g.tree.Lacks(cgroup, err) {
 		return 0, nil
 	}
-	used, err2 := g.tree.Get(w.Cgroup, "memory.swap.current")
+	used, err2 := g.tree.Get(cgroup, "memory.swap.current")
 	free, err3 := g.node.swap()
 	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }

@@ -16,19 +16,18 @@ var ErrNoPressure = errors.New("the kernel gives no memory.pressure trigger for 
 // psi_trigger_create in kernel/sched/psi.c): the period of the averages.
 const unprivilegedWindow = 2 * time.Second
 
-// trigger sets the kernel's trigger for a container. Where the kernel wants a longer window from this process, it gets one.
-func (g *Guard) trigger(w *watched) error {
-	stall, window := w.brake.trigger(), g.settings.Window
-	id, err := g.triggers.Add(w.Cgroup, stall, window)
+// trigger sets the kernel's trigger on a cgroup. Where the kernel wants a longer window from this process, it gets one.
+func (g *Guard) trigger(cgroup string, stall time.Duration) (int32, error) {
+	window := g.settings.Window
+	id, err := g.triggers.Add(cgroup, stall, window)
 	if errors.Is(err, unix.EINVAL) && window%unprivilegedWindow != 0 {
-		id, err = g.triggers.Add(w.Cgroup, stall, window-window%unprivilegedWindow+unprivilegedWindow)
+		id, err = g.triggers.Add(cgroup, stall, window-window%unprivilegedWindow+unprivilegedWindow)
 	}
-	switch {
-	case err == nil:
-		w.trigger, g.byTrigger[id] = id, w
-		return nil
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoPressure
 	}
-	return fmt.Errorf("%s/memory.pressure: %w", w.Cgroup, err)
+	if err != nil {
+		return 0, fmt.Errorf("%s/memory.pressure: %w", cgroup, err)
+	}
+	return id, nil
 }
