@@ -126,7 +126,7 @@ type Agent struct {
 	highChanged chan struct{}          // for the stall guard
 	changed     chan struct{}          // for the recorder of OOM kills
 
-	configures sync.Mutex // one configuration is put in force at a time
+	configures chan struct{} // holds one while a configuration is put in force, which may wait for files
 
 	mu      sync.Mutex // guards what follows; nothing under it waits
 	ledger  *ledger.Ledger
@@ -172,6 +172,7 @@ func New(opts Options) (*Agent, error) {
 		undo:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
+		configures:  make(chan struct{}, 1),
 		ancestors:   newAncestors(),
 		picture:     &picture{},
 		stepped:     true, // nothing has been shown
@@ -374,10 +375,15 @@ func signal(c chan<- struct{}) {
 // Reconfigure puts a configuration in force and brings running containers and the cgroups above them to it. One that does
 // not fit this machine is refused: the old one stays, and the error is shown until a good one comes.
 func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
-	a.configures.Lock()
-	defer a.configures.Unlock()
+	defer a.configuring()()
 	c.RolledBack = a.config().RolledBack
 	return a.reconfigure(ctx, c)
+}
+
+// configuring waits until no other configuration is put in force.
+func (a *Agent) configuring() (end func()) {
+	a.configures <- struct{}{}
+	return func() { <-a.configures }
 }
 
 func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {

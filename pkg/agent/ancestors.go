@@ -80,8 +80,7 @@ func (a *Agent) restoreFiles(ctx context.Context) (err error) {
 
 // abandon has nothing desired any more in a dry run, which does not end meanwhile.
 func (a *Agent) abandon(written protect.Written) bool {
-	a.configures.Lock()
-	defer a.configures.Unlock()
+	defer a.configuring()()
 	if !a.dryRun() {
 		return false
 	}

@@ -41,8 +41,7 @@ func (a *Agent) followMachine(ctx context.Context) {
 			a.log.WithFields(logrus.Fields{"node": node.ID, "was": before, "now": after}).Info("the memory of a NUMA node has changed")
 		}
 	}
-	a.configures.Lock()
-	defer a.configures.Unlock()
+	defer a.configuring()()
 	a.mu.Lock()
 	a.machine = now
 	a.mu.Unlock()

@@ -106,8 +106,7 @@ func (a *Agent) Resume(ctx context.Context) error {
 
 // setRolledBack puts the configuration in force once more, as it is, whatever the machine or the file would have now.
 func (a *Agent) setRolledBack(ctx context.Context, rolledBack bool) {
-	a.configures.Lock()
-	defer a.configures.Unlock()
+	defer a.configuring()()
 	a.mu.Lock()
 	resolved := a.ledger.Config()
 	a.mu.Unlock()

@@ -138,8 +138,7 @@ func TestAnUpdateDoesNotWaitForAConfiguration(t *testing.T) {
 	n := newNode(t, "profile: Observe")
 	p := n.pod("db", memoryqos.Burstable)
 	c := n.launch(p, ofPod(p, "app", 4*gi))
-	n.configures.Lock()
-	defer n.configures.Unlock()
+	defer n.configuring()()
 	if err := n.PostUpdateContainer(context.Background(), p, c); err != nil {
 		t.Error(err)
 	}

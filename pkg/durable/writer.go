@@ -56,8 +56,8 @@ type Writer struct {
 	urgent chan struct{} // has room for one: do not wait for the interval
 	ended  chan struct{} // closed when the goroutine has ended
 
-	buffer []byte     // the goroutine's
-	syncs  sync.Mutex // one Sync at a time; held while the disk takes it
+	buffer []byte        // the goroutine's
+	syncs  chan struct{} // holds one while a Sync is under way
 
 	mu       sync.Mutex
 	content  Content // the newest
@@ -89,6 +89,7 @@ func NewWriter(o Options) *Writer {
 	w := &Writer{
 		path: o.Path, write: o.Write, sync: o.Sync, interval: o.Interval, retry: firstRetry, lazy: lazy,
 		work: make(chan struct{}, 1), urgent: make(chan struct{}, 1), ended: make(chan struct{}),
+		syncs: make(chan struct{}, 1),
 	}
 	if w.write == nil {
 		w.write = func(data []byte) error { return WriteFile(o.Path, data, 0o600) }
@@ -239,8 +240,8 @@ func (w *Writer) finish(r *round, err error, size int) {
 
 // syncWritten calls Sync, if a write has ended well since the last one. No write waits for it.
 func (w *Writer) syncWritten() {
-	w.syncs.Lock()
-	defer w.syncs.Unlock()
+	w.syncs <- struct{}{}
+	defer func() { <-w.syncs }()
 	if w.beginSync() {
 		w.finishSync(w.sync())
 	}
