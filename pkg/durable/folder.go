@@ -17,7 +17,7 @@ import (
 const temporary = ".tmp"
 
 // Before is called before each system call that changes a file: "open", "write" with the data, "rename" with the new path, "sync" of a
-// file or folder. Tests and simulations replace it, while nothing is written: it may wait, fail with an errno, or never return, as a
+// file or folder, "touch". Tests and simulations replace it, while nothing is written: it may wait, fail with an errno, or never return, as a
 // disk does; one that tears a write makes a part of it itself.
 var Before = func(call, path string, data []byte) error { return nil }
 

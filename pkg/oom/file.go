@@ -113,7 +113,7 @@ func newStore(path string) *store {
 func (s *store) put(data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.data = data
+	s.data, s.alive = data, time.Now()
 	s.writer.Submit(s.content)
 }
 
@@ -133,21 +133,22 @@ func (s *store) content([]byte) ([]byte, error) {
 }
 
 func (s *store) write(data []byte) error {
-	if len(data) == 0 {
-		s.mu.Lock()
-		alive := s.alive
-		s.mu.Unlock()
-		return os.Chtimes(s.path, alive, alive)
+	if len(data) > 0 {
+		if err := durable.WriteFile(s.path, data, 0o600); err != nil {
+			return err
+		}
 	}
-	if err := durable.WriteFile(s.path, data, 0o600); err != nil {
-		return err
-	}
+	return durable.Touch(s.path, s.written(data))
+}
+
+// written forgets what the file has now, unless newer data was put meanwhile, and returns the time that the file is to have.
+func (s *store) written(data []byte) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.data) > 0 && &data[0] == &s.data[0] { // nothing newer was put meanwhile
+	if len(data) > 0 && len(s.data) > 0 && &data[0] == &s.data[0] {
 		s.data = nil
 	}
-	return nil
+	return s.alive
 }
 
 // Read returns the verdicts in a state folder, the newest first.
