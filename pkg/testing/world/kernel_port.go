@@ -1,0 +1,209 @@
+package world
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+)
+
+// ErrKilled is the answer to a daemon that was killed.
+var ErrKilled = errors.New("this daemon was killed")
+
+// Faults are what goes wrong between a daemon and the kernel. Each may wait, in virtual time, before it returns; nil is nothing.
+type Faults interface {
+	// Read is asked before a file is read; a cgroup that is looked for or listed is the file ".".
+	Read(cgroup, file string) error
+	Write(cgroup, file, text string) error
+	// Watch is asked before a watch is added.
+	Watch() error
+	// Overflow has IN_Q_OVERFLOW delivered in place of the events that are read next.
+	Overflow() bool
+}
+
+// Port is the kernel as one life of a daemon reaches it: cgroupfs.Kernel.
+type Port struct {
+	kernel *Kernel
+	faults Faults
+	dead   atomic.Bool
+	writes atomic.Uint64
+
+	// Guarded by Kernel.mu:
+	wd      int
+	watched map[watchKey]*group
+	sets    []interface{ Close() error }
+}
+
+type watchKey struct {
+	in *inotify
+	wd int
+}
+
+var _ cgroupfs.Kernel = (*Port)(nil)
+
+// Port is a new life of a daemon.
+func (k *Kernel) Port(f Faults) *Port {
+	return &Port{kernel: k, faults: f, watched: map[watchKey]*group{}}
+}
+
+// Kill ends it: what it calls from now on returns ErrKilled and does nothing, and its watches and triggers are gone.
+func (p *Port) Kill() {
+	p.dead.Store(true)
+	p.kernel.mu.Lock()
+	sets := p.sets
+	p.sets = nil
+	p.kernel.mu.Unlock()
+	for _, set := range sets {
+		_ = set.Close()
+	}
+}
+
+// Writes is the number of writes to files that succeeded, without memory.reclaim, which is no value.
+func (p *Port) Writes() uint64 { return p.writes.Load() }
+
+// before is what precedes each call that reads.
+func (p *Port) before(cgroup, file string) error {
+	return p.opened(cgroup, func() error { return p.faults.Read(cgroup, file) })
+}
+
+// opened has faults asked while a cgroup's file is open: one that is removed meanwhile is ENODEV, also where there is a new one of its name
+// (fs/kernfs/file.c, kernfs_get_active).
+func (p *Port) opened(cgroup string, ask func() error) error {
+	was := p.find(cgroup)
+	err := p.living(ask)
+	if err == nil && was != nil && was != p.find(cgroup) {
+		err = unix.ENODEV
+	}
+	return err
+}
+
+func (p *Port) find(cgroup string) *group {
+	p.kernel.mu.Lock()
+	defer p.kernel.mu.Unlock()
+	return p.kernel.groups[rooted(cgroup)]
+}
+
+// living has faults asked, unless the daemon was killed before, or was while they waited.
+func (p *Port) living(ask func() error) error {
+	if p.dead.Load() {
+		return ErrKilled
+	}
+	err := ask()
+	if p.dead.Load() {
+		return ErrKilled
+	}
+	return err
+}
+
+// unwatch ends a watch; Kernel.mu is held.
+func (p *Port) unwatch(key watchKey) bool {
+	g := p.watched[key]
+	if g == nil {
+		return false
+	}
+	delete(p.watched, key)
+	for i, w := range g.watches {
+		if w.in == key.in && w.wd == key.wd {
+			g.watches = append(g.watches[:i:i], g.watches[i+1:]...)
+			break
+		}
+	}
+	return true
+}
+
+// Look implements cgroupfs.Kernel.
+func (p *Port) Look(cgroup string) error {
+	_, err := p.List(cgroup)
+	return err
+}
+
+// List implements cgroupfs.Kernel.
+func (p *Port) List(cgroup string) ([]string, error) {
+	if err := p.before(cgroup, "."); err != nil {
+		return nil, err
+	}
+	p.kernel.mu.Lock()
+	defer p.kernel.mu.Unlock()
+	g := p.kernel.groups[rooted(cgroup)]
+	if g == nil {
+		return nil, unix.ENOENT
+	}
+	return p.kernel.list(g), nil
+}
+
+// Read implements cgroupfs.Kernel.
+func (p *Port) Read(cgroup, file string, last int, buffer []byte) ([]byte, error) {
+	if err := p.before(cgroup, file); err != nil {
+		return buffer, err
+	}
+	p.kernel.mu.Lock()
+	defer p.kernel.mu.Unlock()
+	g := p.kernel.groups[rooted(cgroup)]
+	if g == nil {
+		return buffer, unix.ENOENT
+	}
+	text, err := p.kernel.show(g, file)
+	if line, _, cut := strings.Cut(text, "\n"); cut && last == '\n' {
+		text = line + "\n"
+	}
+	return append(buffer, text...), err
+}
+
+// Write implements cgroupfs.Kernel.
+func (p *Port) Write(cgroup, file, text string, flags int) error {
+	err := p.opened(cgroup, func() error { return p.faults.Write(cgroup, file, text) })
+	if err == nil {
+		err = p.kernel.put(cgroup, file, text, flags)
+	}
+	if err == nil && file != "memory.reclaim" {
+		p.writes.Add(1)
+	}
+	return err
+}
+
+// Inotify implements cgroupfs.Kernel.
+func (p *Port) Inotify() (cgroupfs.Inotify, error) {
+	if p.dead.Load() {
+		return nil, ErrKilled
+	}
+	in := &inotify{port: p, wake: make(bell, 1)}
+	p.keep(in)
+	return in, nil
+}
+
+// Triggers implements cgroupfs.Kernel.
+func (p *Port) Triggers() (cgroupfs.Triggers, error) {
+	if p.dead.Load() {
+		return nil, ErrKilled
+	}
+	set := &triggerSet{port: p, wake: make(bell, 1)}
+	p.keep(set)
+	return set, nil
+}
+
+func (p *Port) keep(set interface{ Close() error }) {
+	p.kernel.mu.Lock()
+	defer p.kernel.mu.Unlock()
+	p.sets = append(p.sets, set)
+}
+
+// bell wakes who waits for it: a channel, so that virtual time passes meanwhile.
+type bell chan struct{}
+
+func (b bell) ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// none is without faults.
+type none struct{}
+
+func (none) Read(string, string) error          { return nil }
+func (none) Write(string, string, string) error { return nil }
+func (none) Watch() error                       { return nil }
+func (none) Overflow() bool                     { return false }
