@@ -31,7 +31,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 		if err != nil {
 			return err
 		}
-		linux, err := adjust(container, reply.Adjust)
+		linux, err := Adjust(container, reply.Adjust)
 		if err != nil {
 			return fmt.Errorf("adjusting the OCI spec: %w", err)
 		}
@@ -52,8 +52,8 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 	return resources, err
 }
 
-// adjust builds the OCI spec of a container as both runtimes do and applies the plugins' adjustment to it.
-func adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rspec.Linux, error) {
+// Adjust builds the OCI spec of a container as both runtimes do and applies the plugins' adjustment to it.
+func Adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rspec.Linux, error) {
 	spec := &rspec.Spec{
 		Process: &rspec.Process{OOMScoreAdj: container.GetLinux().GetOomScoreAdj().Get()},
 		Linux: &rspec.Linux{
@@ -101,7 +101,7 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, resources *api
 			switch update.GetContainerId() {
 			case "": // NRI's place for a reply that no plugin gave
 			case id:
-				merge(merged, update.GetLinux().GetResources())
+				Merge(merged, update.GetLinux().GetResources())
 			default:
 				others = append(others, update)
 			}

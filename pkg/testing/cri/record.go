@@ -2,6 +2,7 @@ package cri
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -81,7 +82,7 @@ func (r *Record) Create(container *api.Container) error {
 
 // Update lays resources over a container's: containerd applies all that it has then, and CRI-O what it was asked for.
 func (r *Record) Update(container *api.Container, to *api.LinuxResources) error {
-	merge(container.Linux.Resources, to)
+	Merge(container.Linux.Resources, to)
 	if r.CRIO {
 		return r.apply(container, to)
 	}
@@ -90,8 +91,8 @@ func (r *Record) Update(container *api.Container, to *api.LinuxResources) error 
 
 // Correct lays resources over what is known of a container, also at its creation, and applies nothing.
 func (r *Record) Correct(container *api.Container, to *api.LinuxResources) {
-	merge(container.Linux.Resources, to)
-	merge(r.created[container.Id], to)
+	Merge(container.Linux.Resources, to)
+	Merge(r.created[container.Id], to)
 }
 
 // Restart has the runtime read what it keeps on the disk: CRI-O has a container's resources as it was created.
@@ -147,8 +148,8 @@ func (r *Record) apply(container *api.Container, resources *api.LinuxResources) 
 	}
 	dirs := r.cgroups(container)
 	for _, dir := range dirs {
-		for file, text := range files {
-			if err := r.Cgroups.Write(dir, file, text); err != nil {
+		for _, file := range slices.Sorted(maps.Keys(files)) {
+			if err := r.Cgroups.Write(dir, file, files[file]); err != nil {
 				return err
 			}
 		}

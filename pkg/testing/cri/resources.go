@@ -2,8 +2,8 @@ package cri
 
 import "github.com/containerd/nri/pkg/api"
 
-// merge puts the fields that are set in from over those in to.
-func merge(to, from *api.LinuxResources) {
+// Merge puts the fields that are set in from over those in to.
+func Merge(to, from *api.LinuxResources) {
 	if memory := from.GetMemory(); memory != nil {
 		if to.Memory == nil {
 			to.Memory = &api.LinuxMemory{}

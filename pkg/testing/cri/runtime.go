@@ -89,7 +89,7 @@ func (r *Runtime) Start() error {
 		adaptation.WithSocketPath(r.options.Socket),
 		adaptation.WithPluginPath(r.options.PluginDir),
 		adaptation.WithPluginConfigPath(r.options.ConfigDir),
-		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{r.remember, speakAs(r.options.NRI)}, nil),
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{r.remember, SpeakAs(r.options.NRI)}, nil),
 	}
 	if r.options.Validator != nil {
 		options = append(options, adaptation.WithDefaultValidator(r.options.Validator))

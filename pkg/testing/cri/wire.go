@@ -11,9 +11,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 )
 
-// speakAs makes a runtime's requests look like those of a version of NRI, and lets it refuse what that one did not know.
+// SpeakAs makes a runtime's requests look like those of a version of NRI, and lets it refuse what that one did not know.
 // The differences are those that plugins have met: what is said on the wire, not how the old runtime worked inside.
-func speakAs(nri nriplugin.Version) ttrpc.ClientOpts {
+func SpeakAs(nri nriplugin.Version) ttrpc.ClientOpts {
 	return ttrpc.WithUnaryClientInterceptor(wire{nri}.call)
 }
 
