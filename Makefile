@@ -53,7 +53,7 @@ DEMO        := $(STATIC) $(GO) run $(FLAGS) ./plugin/demo --plugin $(BINARY) --m
 PICTURES    := $(DEMO) --config testdata/page/config.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help build daemon image release run pictures test bench fuzz lint e2e conformance fleet clean
+.PHONY: help build daemon image release run pictures test simulate-node bench fuzz lint e2e conformance fleet clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,7 +86,11 @@ test: ## Run every test of the packages and of the built binary, and list what w
 	$(if $(RACE),@command -v $${CC:-cc} >/dev/null || { echo 'RACE=1 needs a C compiler: apt-get install gcc libc6-dev'; exit 1; })
 	@mkdir -p bin
 	@status=0; $(RUNTESTS) --format standard-quiet --jsonfile bin/tests.json --raw-command -- sh -c "$$RUN_TESTS" || status=1; \
+	  sed -n 's/.*"Output":"[^"]*\(simulated: [^"\\]*\).*/\1/p' bin/tests.json; \
 	  echo && echo 'The slowest tests:' && $(RUNTESTS) tool slowest --jsonfile bin/tests.json --num 10; exit $$status
+
+simulate-node: ## Run the whole daemon on a modelled node in virtual time, from SEED (1) on: SEEDS (100) seeds, or HOURS of this machine's time
+	$(STATIC) $(GO) test -vet=off $(FLAGS) -count=1 -timeout 0 -v -run 'TestNode$$' ./plugin -seed $(or $(SEED),1) $(if $(HOURS),-for $(HOURS)h,-seeds $(or $(SEEDS),100))
 
 bench: ## Run the benchmarks, with their files in memory (BENCH=pattern IN=package TIME=500x COUNT=3)
 	$(if $(wildcard /dev/shm),TMPDIR=/dev/shm) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(TIME) -count $(COUNT) $(IN)

@@ -1,0 +1,142 @@
+package world
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kinds of faults. Each lasts for its length, but for those that are done in a moment.
+const (
+	PodAPISilent     = "pod API silent"
+	SlowReads        = "slow reads"
+	SlowWrites       = "slow writes"
+	HangingWrites    = "hanging writes" // of memory.high, as the kernel's while it reclaims
+	FailingWrites    = "failing writes"
+	WatchesRefused   = "inotify refused"
+	QueueOverflow    = "inotify queue overflows"
+	DiskHangs        = "disk hangs"
+	DiskFails        = "disk fails"
+	DaemonKilled     = "daemon killed" // and started again after its length
+	DaemonEnds       = "daemon ends"   // SIGTERM, the same
+	DaemonFrozen     = "daemon frozen"
+	RuntimeRestarted = "runtime restarted"  // it is away for its length
+	NewConfig        = "configuration"      // Target takes the file's place, in a moment
+	Overwritten      = "values overwritten" // as by a daemon-reload of systemd, in a moment
+	Reset            = "controller reset"   // -memory +memory in cgroup.subtree_control, in a moment
+)
+
+// FaultKinds are all of them.
+var FaultKinds = []string{PodAPISilent, SlowReads, SlowWrites, HangingWrites, FailingWrites, WatchesRefused, QueueOverflow, DiskHangs, DiskFails,
+	DaemonKilled, DaemonEnds, DaemonFrozen, RuntimeRestarted, NewConfig, Overwritten, Reset}
+
+// trouble is what goes wrong at the moment. It stands between the daemon and the kernel, and between the daemon and its disk.
+type trouble struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+	rand  *rand.Rand
+	spans []span
+}
+
+// span is when something went wrong.
+type span struct {
+	kind     string
+	from, to time.Time
+}
+
+func newTrouble() *trouble {
+	return &trouble{until: map[string]time.Time{}, rand: rand.New(rand.NewPCG(1, 1))}
+}
+
+func (t *trouble) begin(f Fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	to := now.Add(time.Duration(f.Length))
+	if to.After(t.until[f.Kind]) {
+		t.until[f.Kind] = to
+	}
+	t.spans = append(t.spans, span{f.Kind, now, to})
+	t.rand = rand.New(rand.NewPCG(f.Draw, 3))
+}
+
+// during returns what went wrong in a span of time.
+func (t *trouble) during(from, to time.Time) (kinds []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.spans {
+		if s.from.Before(to) && s.to.After(from) {
+			kinds = append(kinds, s.kind)
+		}
+	}
+	return kinds
+}
+
+func (t *trouble) left(kind string) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(0, time.Until(t.until[kind]))
+}
+
+func (t *trouble) draw(n int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rand.IntN(n)
+}
+
+// thaw waits while the daemon is frozen.
+func (t *trouble) thaw() { time.Sleep(t.left(DaemonFrozen)) }
+
+// Read, Write, Watch and Overflow are world.Faults.
+func (t *trouble) Read(string, string) error {
+	t.thaw()
+	if t.left(SlowReads) > 0 && t.draw(30) == 0 {
+		time.Sleep(time.Duration(50+t.draw(1500)) * time.Millisecond)
+	}
+	return nil
+}
+
+func (t *trouble) Write(_, file, _ string) error {
+	t.thaw()
+	switch {
+	case t.left(SlowWrites) > 0 && t.draw(4) == 0:
+		time.Sleep(time.Duration(200+t.draw(8000)) * time.Millisecond)
+	case file == "memory.high" && t.left(HangingWrites) > 0 && t.draw(4) == 0:
+		time.Sleep(t.left(HangingWrites))
+	case t.left(FailingWrites) > 0 && t.draw(3) == 0:
+		return []error{unix.EIO, unix.EBUSY, unix.ENOMEM}[t.draw(3)]
+	}
+	return nil
+}
+
+func (t *trouble) Watch() error {
+	t.thaw()
+	if t.left(WatchesRefused) > 0 {
+		return unix.ENOSPC
+	}
+	return nil
+}
+
+func (t *trouble) Overflow() bool { return t.left(QueueOverflow) > 0 && t.draw(3) == 0 }
+
+// disk comes before each system call that changes a file of the state folder.
+func (t *trouble) disk() error {
+	t.thaw()
+	time.Sleep(t.left(DiskHangs))
+	if t.left(DiskFails) > 0 && t.draw(2) == 0 {
+		return []error{unix.ENOSPC, unix.EIO}[t.draw(2)]
+	}
+	return nil
+}
+
+// longest is how long the last of what goes wrong lasts.
+func (t *trouble) longest() (longest time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, until := range t.until {
+		longest = max(longest, time.Until(until))
+	}
+	return longest
+}

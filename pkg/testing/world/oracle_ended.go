@@ -1,0 +1,107 @@
+package world
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+const (
+	nothingLeft Promise = "nothing of ended pods is left"
+	endsHold    Promise = "the runtime's ends never fail"
+)
+
+// stateFile is what the oracles read of memory_manager_state.
+type stateFile struct {
+	Entries      map[string]map[string]json.RawMessage `json:"entries"`
+	MachineState map[string]struct {
+		MemoryMap map[string]struct{ Allocatable, Reserved uint64 } `json:"memoryMap"`
+	} `json:"machineState"`
+}
+
+func (n *simulation) stateFile() (f stateFile) {
+	data, err := os.ReadFile(filepath.Join(n.life.state, "memory_manager_state"))
+	if err == nil {
+		err = json.Unmarshal(data, &f)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		n.broken(nothingLeft, "the state file cannot be read: %v", err)
+	}
+	return f
+}
+
+// journal are the cgroups that the journal of what was written names.
+func (n *simulation) journal() map[string]bool {
+	data, _ := os.ReadFile(filepath.Join(n.life.state, "knobs.json"))
+	type line struct {
+		Cgroup string   `json:"cgroup"`
+		Knobs  []string `json:"knobs"`
+	}
+	cgroups := map[string]bool{}
+	whole, rest, _ := bytes.Cut(data, []byte("\n"))
+	var first struct{ Cgroups []line }
+	_ = json.Unmarshal(whole, &first)
+	for _, l := range first.Cgroups {
+		cgroups[l.Cgroup] = true
+	}
+	for text := range bytes.Lines(rest) {
+		var l line
+		if json.Unmarshal(text, &l) == nil {
+			if cgroups[l.Cgroup] = true; len(l.Knobs) == 0 {
+				delete(cgroups, l.Cgroup)
+			}
+		}
+	}
+	return cgroups
+}
+
+// onlyTheLiving looks for pods in the state file that have ended.
+func (n *simulation) onlyTheLiving() {
+	if !n.settings().places() {
+		return
+	}
+	living := map[string]bool{}
+	for _, p := range n.kubelet.Pods() {
+		living[p.UID] = true
+	}
+	for uid := range n.stateFile().Entries {
+		if !living[uid] {
+			n.broken(nothingLeft, "pod %s has ended and has an allocation", uid)
+		}
+	}
+}
+
+// nothingLeft looks once all pods have ended.
+func (n *simulation) nothingLeft() {
+	if entries := n.stateFile().Entries; len(entries) > 0 && n.settings().places() {
+		n.broken(nothingLeft, "all pods have ended, and the state file has %d entries", len(entries))
+	}
+	if n.settings().writes() {
+		for _, cgroup := range []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")} {
+			if have := n.values(cgroup); have.min != 0 || have.low != 0 {
+				n.broken(nothingLeft, "all pods have ended, and %s has memory.min %d and memory.low %d", cgroup, have.min, have.low)
+			}
+		}
+	}
+	if now := runtime.NumGoroutine(); now > n.life.goroutines+20 {
+		n.broken(nothingLeft, "all pods have ended, and there are %d goroutines, %d before the first", now, n.life.goroutines)
+	}
+}
+
+// journalEmpty looks long after all pods have ended.
+func (n *simulation) journalEmpty() {
+	for cgroup := range n.journal() {
+		if n.text(cgroup, "cgroup.procs") == "" && n.text(cgroup, "memory.max") == "" {
+			n.broken(nothingLeft, "all pods have ended long ago, and the journal has %s", cgroup)
+		}
+	}
+}
+
+// ends are what the runtime has been answered.
+func (n *simulation) ends() {
+	for _, failed := range n.runtime.Calls().Ends {
+		n.broken(endsHold, "%+v", failed)
+	}
+}

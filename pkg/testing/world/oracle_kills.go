@@ -1,0 +1,97 @@
+package world
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	verdictEach Promise = "every OOM kill has a verdict"
+	standing    Promise = "no container stands still at its memory.high"
+)
+
+// verdict is what the oracles read of the file of verdicts.
+type verdict struct {
+	Time      time.Time `json:"time"`
+	Container string    `json:"container"`
+	UID       string    `json:"uid"`
+	ID        string    `json:"id"`
+	Level     string    `json:"level"`
+	Cause     string    `json:"cause"`
+	Unknown   string    `json:"unknown"`
+}
+
+// collectVerdicts keeps what the file has: it is bounded, and a long run has more.
+func (n *simulation) collectVerdicts() {
+	data, err := os.ReadFile(filepath.Join(n.life.state, "oom-kills.json"))
+	if err != nil {
+		return
+	}
+	var file struct{ Verdicts []verdict }
+	if json.Unmarshal(data, &file) != nil {
+		return
+	}
+	for _, v := range file.Verdicts {
+		n.said[v] = true
+	}
+}
+
+// verdicts compares the kills of the model with what the daemon has said of them.
+func (n *simulation) verdicts() {
+	used := map[verdict]bool{}
+	for _, kill := range n.kernel.Kills() {
+		// Right after a start, while it cannot read or is not there, the daemon says what it can, some of it afterwards.
+		if disturbed := n.trouble.during(kill.At.Add(-time.Minute), kill.At.Add(time.Minute)); len(disturbed) > 0 || kill.At.Sub(n.began) < time.Minute {
+			continue
+		}
+		n.report.Verdicts++
+		var best verdict
+		for v := range n.said {
+			late := v.Time.Sub(kill.At)
+			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && !used[v] && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time)) {
+				best = v
+			}
+		}
+		switch at := kill.At.Sub(n.began).Round(time.Millisecond); {
+		case best.Time.IsZero():
+			n.broken(verdictEach, "none for %s, killed at %s at the level %s", kill.Victim.ID, at, kill.Level)
+		case strings.Contains(best.Level, "node") && strings.Contains(string(kill.Level), "node"):
+			// A victim far from its own limit is not looked at before, and what it held is gone. Where nearly nothing was free elsewhere, either
+			// level is right.
+			if used[best] = true; best.Level != string(kill.Level) && kill.Elsewhere > 256*mi {
+				n.broken(verdictEach, "%s/%s, killed at %s: it says level %s, it was %s, with %dMi free on other NUMA nodes", kill.Victim.Pod, kill.Victim.Container, at,
+					best.Level, kill.Level, kill.Elsewhere/mi)
+			}
+		case best.Level != string(kill.Level) || best.Cause != string(kill.Cause):
+			used[best] = true
+			n.broken(verdictEach, "%s/%s, killed at %s: it says level %s and cause %s (%s), it was %s and %s", kill.Victim.Pod, kill.Victim.Container, at, best.Level, best.Cause, best.Unknown, kill.Level, kill.Cause)
+		default:
+			used[best] = true
+		}
+	}
+}
+
+// standing looks for containers that have stood still for longer than the guard needs.
+func (n *simulation) standing() {
+	if s := n.settings(); !s.writes() || !s.StallGuard {
+		return
+	}
+	const bound = 3 * time.Minute
+	now := time.Now()
+	if len(n.trouble.during(now.Add(-bound-time.Minute), now)) > 0 {
+		return
+	}
+	stalls := n.kernel.Stalls()
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Containers {
+			for cgroup, length := range stalls {
+				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) {
+					n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length.Truncate(time.Minute))
+				}
+			}
+		}
+	}
+}

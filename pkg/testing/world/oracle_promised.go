@@ -1,0 +1,126 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+const (
+	promisedOnce Promise = "no byte of a NUMA node is promised twice"
+	pinned       Promise = "a Guaranteed container that must be placed is pinned"
+)
+
+// promisedOnce looks, for each set of NUMA nodes that is not all of them, whether the containers that may use these alone have limits beyond
+// their memory. Whoever may use all nodes may be there without an allocation.
+func (n *simulation) promisedOnce() {
+	nodes := len(n.scenario.Machine.Nodes)
+	type held struct {
+		who   string
+		nodes int // bits
+		bytes uint64
+	}
+	var all []held
+	for _, p := range n.kubelet.Pods() {
+		if p.Class != "Guaranteed" {
+			continue
+		}
+		for _, c := range p.Containers {
+			// An init container that runs again, in a new sandbox, has the place of the app containers and what is free there.
+			if c.Spec.Kind == memoryqos.Init && n.hasChange(p, NewSandbox) {
+				continue
+			}
+			if bits := bits(n.text(c.Cgroup, "cpuset.mems")); bits != 0 {
+				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, n.limit(c)})
+			}
+		}
+	}
+	for id, node := range n.stateFile().MachineState {
+		for kind, m := range node.MemoryMap {
+			if m.Reserved > m.Allocatable {
+				n.broken(promisedOnce, "the state file has %d bytes of %s allocated on NUMA node %s, which has %d", m.Reserved, kind, id, m.Allocatable)
+			}
+		}
+	}
+	for set := 1; set < 1<<nodes-1; set++ {
+		var size, sum uint64
+		var who []string
+		for i, node := range n.scenario.Machine.Nodes {
+			if set&(1<<i) != 0 {
+				size += node.Memory
+			}
+		}
+		for _, h := range all {
+			if h.nodes&^set == 0 {
+				sum += h.bytes
+				who = append(who, fmt.Sprintf("%s %dMi", h.who, h.bytes/mi))
+			}
+		}
+		if sum > size {
+			n.broken(promisedOnce, "NUMA nodes %0*b have %dMi, promised to %s", nodes, set, size/mi, strings.Join(who, ", "))
+		}
+	}
+}
+
+// bits are the NUMA nodes of a cpuset.mems.
+func bits(mems string) (bits int) {
+	set, err := nodeset.Parse(mems)
+	if err != nil {
+		return 0
+	}
+	for id := range set.All() {
+		bits |= 1 << id
+	}
+	return bits
+}
+
+// pinned looks for Guaranteed containers without NUMA nodes of their own where the policy rejects what cannot be placed.
+func (n *simulation) pinned() {
+	s := n.settings()
+	if !slices.Contains([]string{"restricted", "single-numa-node"}, s.Policy) || !s.places() {
+		return
+	}
+	for _, p := range n.kubelet.Pods() {
+		if p.Class != "Guaranteed" || p.PodLevel() || p.annotation("numa") != "" {
+			continue
+		}
+		for _, c := range p.Containers {
+			mems := n.text(c.Cgroup, "cpuset.mems")
+			if mems == "" && !c.Since.Before(n.placed) {
+				n.broken(pinned, "%s/%s has no cpuset.mems", p.Name, c.ID)
+			}
+			if s.Policy == "single-numa-node" && strings.ContainsAny(mems, ",-") && !c.Since.Before(n.placed) {
+				n.broken(pinned, "%s/%s has cpuset.mems %s under single-numa-node", p.Name, c.ID, mems)
+			}
+		}
+	}
+}
+
+// limit is the memory.max of a container in bytes, 0 where there is none.
+func (n *simulation) limit(c LiveContainer) uint64 {
+	limit, _ := strconv.ParseUint(n.text(c.Cgroup, "memory.max"), 10, 64)
+	return limit
+}
+
+// spec is a pod as the scenario has it.
+func (n *simulation) spec(p LivePod) Pod {
+	for _, spec := range n.scenario.Pods {
+		if spec.Name == p.Name && spec.Namespace == p.Namespace {
+			return spec
+		}
+	}
+	return Pod{}
+}
+
+func (n *simulation) hasChange(p LivePod, kind string) bool {
+	return slices.ContainsFunc(n.spec(p).Changes, func(c Change) bool { return c.Kind == kind })
+}
+
+// annotation is the value of one of the daemon's annotations, "" where the pod has none.
+func (p LivePod) annotation(key string) string {
+	return p.Annotations[key+".memory-manager.noderesource.dev"]
+}

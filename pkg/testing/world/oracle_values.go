@@ -1,0 +1,175 @@
+package world
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+)
+
+const (
+	asAsked   Promise = "the files are what Memory QoS asks for"
+	protected Promise = "every level protects what is below it"
+)
+
+// settings are what the daemon's configuration file says, read by other code than the daemon's.
+type settings struct {
+	Profile     string   `json:"profile"`
+	Policy      string   `json:"topologyManagerPolicy"`
+	Factor      *float64 `json:"memoryThrottlingFactor"`
+	Reservation string   `json:"memoryReservationPolicy"`
+	Headroom    float64  `json:"guaranteedHeadroom"`
+	CacheRoom   float64  `json:"cacheRoom"`
+	StallGuard  bool     `json:"stallGuard"`
+}
+
+func (n *simulation) settings() settings {
+	factor := 0.9
+	s := settings{Profile: "Full", Policy: "best-effort", Factor: &factor, Reservation: "TieredReservation", Headroom: 0.02, StallGuard: true}
+	if err := yaml.Unmarshal([]byte(n.config), &s); err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// writes reports whether the configuration has the daemon write memory values.
+func (s settings) writes() bool { return s.Profile == "Full" || s.Profile == "QoS" }
+
+// places reports whether it has the daemon place containers; else the state file stays as it is.
+func (s settings) places() bool { return s.Profile == "Full" || s.Profile == "NUMA" }
+
+const noLimit = ^uint64(0)
+
+// memoryQoS are memory.min, memory.low and memory.high.
+type memoryQoS struct{ min, low, high uint64 }
+
+// wanted computes the values of a container. capacity is the memory of the node that pods may use: it stands for a limit that is not set.
+func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS {
+	limit := c.Limit
+	if limit == 0 {
+		limit = capacity
+	}
+	file := map[string]string{"Guaranteed": "min", "Burstable": "low", "BestEffort": "none"}[string(p.Class)]
+	switch {
+	case p.annotation("reservation") != "":
+		file = p.annotation("reservation")
+	case s.Reservation == "None":
+		file = "none"
+	case s.Reservation == "HardReservation" && p.Class == "Burstable":
+		file = "min"
+	}
+	v := memoryQoS{high: noLimit}
+	switch file {
+	case "min":
+		v.min = min(c.Request, uint64(float64(limit)*(1-s.Headroom))) &^ (page - 1)
+	case "low":
+		v.low = c.Request &^ (page - 1)
+	}
+	factor := s.Factor
+	if f, err := strconv.ParseFloat(p.annotation("throttling-factor"), 64); err == nil {
+		factor = &f
+	}
+	if factor != nil && p.Class != "Guaranteed" && c.Request < limit {
+		v.high = uint64(float64(c.Request)+*factor*float64(limit-c.Request)) &^ (page - 1)
+	}
+	if room := uint64(s.CacheRoom * float64(c.Limit)); room >= mi && c.Limit > 0 {
+		v.high = min(v.high, (c.Limit-room)&^(page-1))
+	}
+	return v
+}
+
+// valuesAsAsked compares the files of every container that runs with what the specification asks for, and every cgroup above with the sum of
+// what is below it.
+func (n *simulation) valuesAsAsked() {
+	s := n.settings()
+	if !s.writes() {
+		return
+	}
+	var all, burstable memoryQoS
+	for _, p := range n.kubelet.Pods() {
+		var sum memoryQoS
+		for _, c := range p.Containers {
+			if n.limit(c) != c.Spec.Limit&^(page-1) || c.Resizing {
+				continue // a controller that was reset has lost the limit, which nobody sets again
+			}
+			n.report.Containers++
+			want, have := s.wanted(p, c.Spec, n.capacity()), n.values(c.Cgroup)
+			if n.writesItself(p, c.Spec.Name) { // what the daemon does not set, it leaves alone: that is nobody else's
+				if want.min == 0 {
+					have.min = 0
+				}
+				if want.low == 0 {
+					have.low = 0
+				}
+				if want.high == noLimit {
+					have.high = noLimit
+				}
+			}
+			sum.min, sum.low = sum.min+have.min, sum.low+have.low
+			if !near(have.min, want.min) || !near(have.low, want.low) {
+				n.broken(asAsked, "%s/%s in %s has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", p.Name, c.Spec.Name, c.Cgroup, have.min, have.low, want.min, want.low, n.text(c.Cgroup, "memory.max"))
+			}
+			// The stall guard raises, up to the limit, and takes back later.
+			raised := s.StallGuard && have.high > want.high && !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n")
+			if !near(have.high, want.high) && !raised && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
+				n.broken(asAsked, "%s/%s in %s has memory.high %d, want %d (its memory.max is %s)", p.Name, c.Spec.Name, c.Cgroup, have.high, want.high, n.text(c.Cgroup, "memory.max"))
+			}
+		}
+		have := n.values(p.Cgroup)
+		if have.min+page < sum.min || have.min+have.low+page < sum.min+sum.low {
+			n.broken(protected, "%s has memory.min %d and memory.low %d, its containers have %d and %d", p.Cgroup, have.min, have.low, sum.min, sum.low)
+		}
+		all.min, all.low = all.min+have.min, all.low+have.low
+		if p.Class == "Burstable" {
+			burstable.min, burstable.low = burstable.min+have.min, burstable.low+have.low
+		}
+	}
+	for cgroup, want := range map[string]memoryQoS{n.kubelet.Parent("Guaranteed"): all, n.kubelet.Parent("Burstable"): burstable} {
+		// memory.low protects no less than memory.min does: what is promised hard below may be promised soft above.
+		have := n.values(cgroup)
+		if have.min+page < want.min || max(have.min, have.low)+page < max(want.min, want.low) {
+			n.broken(protected, "%s has memory.min %d and memory.low %d, its pods have %d and %d", cgroup, have.min, have.low, want.min, want.low)
+		}
+	}
+}
+
+// writesItself reports whether a container is one that writes files of its own cgroup.
+func (n *simulation) writesItself(p LivePod, container string) bool {
+	for _, c := range n.spec(p).Containers {
+		if c.Name == container {
+			return slices.ContainsFunc(c.Lives, func(life Program) bool { return life.Writes != "" })
+		}
+	}
+	return false
+}
+
+func near(a, b uint64) bool { return max(a, b)-min(a, b) <= page }
+
+// capacity is the node's memory; the drawn configurations reserve none of it.
+func (n *simulation) capacity() (sum uint64) {
+	for _, node := range n.scenario.Machine.Nodes {
+		sum += node.Memory
+	}
+	return sum
+}
+
+func (n *simulation) values(cgroup string) memoryQoS {
+	number := func(file string) uint64 {
+		text := n.text(cgroup, file)
+		if text == "max" {
+			return noLimit
+		}
+		v, _ := strconv.ParseUint(text, 10, 64)
+		return v
+	}
+	return memoryQoS{number("memory.min"), number("memory.low"), number("memory.high")}
+}
+
+// text is what a file of a cgroup shows; "" where there is none.
+func (n *simulation) text(cgroup, file string) string {
+	text, _ := n.kernel.Text(cgroup, file)
+	return text
+}

@@ -1,0 +1,309 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// Place is what one life of the daemon reaches of the node.
+type Place struct {
+	Kernel    cgroupfs.Kernel
+	Proc, Sys string // folders
+	StateDir  string
+	Config    string      // path of the configuration file
+	Reread    <-chan bool // the configuration file is to be read again
+	Providers []podinfo.Provider
+	Dial      func(ctx context.Context) (net.Conn, error)
+}
+
+// Start makes a daemon; what it returns runs it until ctx ends.
+type Start func(ctx context.Context, at Place) (run func(ctx context.Context) error, err error)
+
+// simulation is a run.
+type simulation struct {
+	scenario Scenario
+	folder   string
+	start    Start
+	began    time.Time
+	kernel   *Kernel
+	runtime  *ContainerRuntime
+	kubelet  *Kubelet
+	trouble  *trouble
+	config   string    // the configuration file's text
+	placed   time.Time // since when every container that was created had a daemon with this configuration
+	said     map[verdict]bool
+	lives    []*life
+	life     *life // the last of them
+
+	mu     sync.Mutex
+	report Report
+}
+
+// life is one process of the daemon.
+type life struct {
+	port       *Port
+	state      string // its state folder
+	reread     chan bool
+	cancel     context.CancelFunc
+	ended      chan error
+	killed     atomic.Bool
+	goroutines int // before the first pod
+}
+
+// errKilled is what a process that was killed is answered.
+var errKilled = errors.New("this daemon was killed")
+
+// After the last fault nothing happens for so long, which is more than a kubelet's longest pause. Then all must be right.
+const quietTime = 11 * time.Minute
+
+// A cgroup that was announced and that nobody has seen is kept in the journal for an hour, and then dropped.
+const journalTime = 70 * time.Minute
+
+// Simulate runs a scenario in virtual time. folder is in memory, and empty.
+func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Report) {
+	var seconds atomic.Int64
+	done := make(chan struct{})
+	defer close(done)
+	go awaitProgress(&seconds, s, done)
+	synctest.Test(t, func(*testing.T) {
+		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]bool{}}
+		n.run(&seconds)
+		report = &n.report
+	})
+	return report
+}
+
+// awaitProgress ends the test where virtual time stands: a goroutine waits for a lock whose holder waits for the kernel, a disk or the network.
+func awaitProgress(seconds *atomic.Int64, s Scenario, done <-chan struct{}) {
+	for last := int64(-1); ; {
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Minute):
+		}
+		now := seconds.Load()
+		if now == last {
+			panic(fmt.Sprintf("virtual time stands at %ds: somebody waits for a lock that is held over I/O, or for something outside of the simulation\n%s\n%s",
+				now, s, blocked()))
+		}
+		last = now
+	}
+}
+
+// blocked are the goroutines that wait for locks, and those that wait in what is modelled.
+func blocked() string {
+	stacks := make([]byte, 1<<24)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	var those []string
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		head, _, _ := strings.Cut(stack, "\n")
+		if strings.Contains(head, "synctest bubble") && !strings.Contains(head, "durable") || strings.Contains(stack, "/faults.go:") {
+			those = append(those, stack)
+		}
+	}
+	return strings.Join(those, "\n\n")
+}
+
+// String is the scenario as JSON, which -scenario reads.
+func (s Scenario) String() string {
+	text, err := json.Marshal(s)
+	must(err)
+	return string(text)
+}
+
+func (n *simulation) run(seconds *atomic.Int64) {
+	n.began = time.Now()
+	n.placed = n.began
+	n.kernel = NewKernel(n.scenario.Machine, n.folder)
+	n.runtime = NewRuntime(n.kernel, n.scenario.Runtime, n.scenario.Machine.Systemd)
+	n.kubelet = NewKubelet(n.kernel, n.runtime, n.scenario)
+	defer func(before func(call, path string, data []byte) error) { durable.Before = before }(durable.Before)
+	durable.Before = n.disk
+	world, stop := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { n.tick(world, seconds) })
+	n.begin()
+	time.Sleep(10 * time.Second)
+	n.life.goroutines = runtime.NumGoroutine()
+	pods, endPods := context.WithCancel(world)
+	group.Go(func() { n.kubelet.Run(pods) })
+	for _, f := range slices.SortedFunc(slices.Values(n.scenario.Faults), func(a, b Fault) int { return int(a.At - b.At) }) {
+		time.Sleep(time.Until(n.began.Add(time.Duration(f.At))))
+		n.fault(f)
+	}
+	time.Sleep(time.Until(n.began.Add(time.Duration(n.scenario.Length))))
+	time.Sleep(n.trouble.longest())
+	n.kubelet.Quiet()
+	n.kernel.Calm()
+	time.Sleep(quietTime)
+	n.quiet()
+	n.kubelet.EndPods()
+	endPods()
+	time.Sleep(time.Minute)
+	n.nothingLeft()
+	time.Sleep(journalTime)
+	n.journalEmpty()
+	n.life.cancel()
+	if err := <-n.life.ended; err != nil {
+		n.broken(nothingLeft, "the daemon ends with %v", err)
+	}
+	n.runtime.Disconnect()
+	stop()
+	group.Wait()
+	n.report.Virtual = time.Since(n.began)
+	n.report.Pods, n.report.Kills = len(n.scenario.Pods), len(n.kernel.Kills())
+	calls := n.runtime.Calls()
+	n.report.Creates, n.report.Refused = calls.Count["CreateContainer"], len(calls.Refused)
+	time.Sleep(time.Minute) // what is left of lives that were killed ends
+	synctest.Wait()
+}
+
+// tick has a second of the node pass, each second.
+func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			seconds.Add(1)
+			n.kernel.Tick(now)
+			if i%5 == 0 {
+				n.always()
+			}
+		}
+	}
+}
+
+// begin starts a life of the daemon on what the one before has left.
+func (n *simulation) begin() {
+	l := &life{port: n.kernel.Port(n.trouble), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1)}
+	if n.life != nil {
+		l.goroutines = n.life.goroutines
+		must(os.CopyFS(l.state, os.DirFS(n.life.state)))
+	} else {
+		must(os.MkdirAll(l.state, 0o700))
+	}
+	config := filepath.Join(n.folder, "config.yaml")
+	must(os.WriteFile(config, []byte(n.config), 0o600))
+	ctx, cancel := context.WithCancel(context.Background())
+	n.lives, n.life, l.cancel = append(n.lives, l), l, cancel
+	run, err := n.start(ctx, Place{
+		Kernel: l.port, Proc: filepath.Join(n.folder, "proc"), Sys: filepath.Join(n.folder, "sys"), StateDir: l.state, Config: config, Reread: l.reread,
+		Providers: []podinfo.Provider{n.kubelet.Provider()},
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			if l.killed.Load() {
+				return nil, errKilled
+			}
+			return n.runtime.Dial(ctx)
+		},
+	})
+	must(err)
+	go func() { l.ended <- run(ctx) }()
+}
+
+// end ends a life: by SIGTERM, or at once.
+func (n *simulation) end(kill bool) {
+	if kill {
+		n.life.killed.Store(true)
+		n.life.port.Kill()
+		n.runtime.Disconnect()
+	}
+	n.life.cancel()
+	if !kill {
+		<-n.life.ended
+	}
+}
+
+// disk comes before each system call that changes a file.
+func (n *simulation) disk(_, path string, _ []byte) error {
+	for _, l := range n.lives {
+		if strings.HasPrefix(path, l.state+"/") || path == l.state {
+			if l.killed.Load() {
+				return errKilled
+			}
+			if err := n.trouble.disk(); err != nil {
+				return err
+			}
+			if l.killed.Load() {
+				return errKilled
+			}
+		}
+	}
+	return nil
+}
+
+// fault has something go wrong.
+func (n *simulation) fault(f Fault) {
+	n.trouble.begin(f)
+	length := time.Duration(f.Length)
+	switch f.Kind {
+	case PodAPISilent:
+		n.kubelet.Silence(true)
+		time.AfterFunc(length, func() { n.kubelet.Silence(n.trouble.left(PodAPISilent) > 0) })
+	case DaemonKilled, DaemonEnds:
+		n.end(f.Kind == DaemonKilled)
+		time.Sleep(length)
+		n.begin()
+		n.placed = time.Now().Add(time.Minute)
+	case DaemonFrozen:
+		n.runtime.Freeze(true)
+		time.AfterFunc(length, func() { n.runtime.Freeze(n.trouble.left(DaemonFrozen) > 0) })
+		n.placed = time.Now().Add(length + time.Minute)
+	case RuntimeRestarted:
+		go n.runtime.Restart(length)
+		n.placed = time.Now().Add(length + time.Minute)
+	case NewConfig:
+		n.config = f.Target
+		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(n.config), 0o600))
+		n.life.reread <- true
+		n.placed = time.Now().Add(time.Minute)
+	case Overwritten:
+		for _, cgroup := range n.targets(f) {
+			for file, text := range map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"} {
+				_ = n.kernel.Write(cgroup, file, text) // it may have ended meanwhile
+			}
+		}
+	case Reset:
+		for _, cgroup := range n.targets(f) {
+			_ = n.kernel.Write(cgroup, "cgroup.subtree_control", "-memory")
+			_ = n.kernel.Write(cgroup, "cgroup.subtree_control", "+memory")
+		}
+	}
+}
+
+// targets are the cgroups that a fault meets.
+func (n *simulation) targets(f Fault) (cgroups []string) {
+	for _, p := range n.kubelet.Pods() {
+		switch f.Target {
+		case "pod":
+			cgroups = append(cgroups, p.Cgroup)
+		case "container":
+			for _, c := range p.Containers {
+				cgroups = append(cgroups, c.Cgroup)
+			}
+		}
+	}
+	if f.Target == "kubepods" {
+		cgroups = []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
+	}
+	return cgroups
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/world"
+)
+
+var (
+	nodeSeed     = flag.Uint64("seed", 0, "of TestNode: the first seed; 0 takes the ones that are always run")
+	nodeSeeds    = flag.Uint64("seeds", 1, "of TestNode: so many seeds from -seed on")
+	nodeFor      = flag.Duration("for", 0, "of TestNode: seeds from -seed on for so long")
+	nodeScenario = flag.String("scenario", "", "of TestNode: a file with a scenario, as a failing seed prints it")
+	nodeShrink   = flag.Int("shrink", 100, "of TestNode: the most runs to make a scenario that fails smaller")
+	nodeLog      = flag.String("nodelog", "", "of TestNode: a file for the daemon's log, with virtual times")
+)
+
+// TestNode runs the whole daemon in virtual time, beside a kernel, a kubelet and a container runtime, while things go wrong. A seed is one run.
+func TestNode(t *testing.T) {
+	var total world.Report
+	nodes := 0
+	live := func(t *testing.T, s world.Scenario) {
+		report := live(t, s)
+		nodes++
+		total.Virtual += report.Virtual
+		total.Containers += report.Containers
+		total.Verdicts += report.Verdicts
+	}
+	switch {
+	case *nodeScenario != "":
+		text, err := os.ReadFile(*nodeScenario)
+		must(t, err)
+		var s world.Scenario
+		must(t, json.Unmarshal(text, &s))
+		live(t, s)
+	case *nodeSeed > 0:
+		began := time.Now()
+		for i := uint64(0); i < *nodeSeeds || time.Since(began) < *nodeFor; i++ {
+			live(t, scenarioOf(*nodeSeed+i))
+		}
+	default:
+		for seed := range uint64(8) {
+			live(t, scenarioOf(seed+1))
+		}
+	}
+	t.Logf("simulated: %.1f hours of %d nodes' time, in which %d containers and %d OOM kills were judged", total.Virtual.Hours(), nodes, total.Containers, total.Verdicts)
+}
+
+// scenarioOf draws short and long ones, busy and quiet ones.
+func scenarioOf(seed uint64) world.Scenario {
+	size := world.Size{Length: 12 * time.Minute, Pods: 8, Faults: 3}
+	switch seed % 4 {
+	case 1:
+		size.Faults = 0
+	case 2:
+		size = world.Size{Length: 40 * time.Minute, Pods: 15, Faults: 8}
+	case 3:
+		size.Faults = 10
+	}
+	return world.Draw(seed, size)
+}
+
+func live(t *testing.T, s world.Scenario) *world.Report {
+	t.Helper()
+	began := time.Now()
+	report := simulate(t, s)
+	t.Logf("seed %d: %s of virtual time in %s, %d pods, %d creates (%d refused), %d kills, %d containers and %d verdicts judged", s.Seed, report.Virtual.Round(time.Second),
+		time.Since(began).Round(time.Millisecond), report.Pods, report.Creates, report.Refused, report.Kills, report.Containers, report.Verdicts)
+	for _, v := range report.Violations {
+		t.Errorf("seed %d: %s", s.Seed, v)
+	}
+	if promise := report.First(); promise != "" {
+		small := world.Shrink(s, *nodeShrink, func(s world.Scenario) bool { return slices.Contains(simulate(t, s).Broken(), promise) })
+		file, err := os.CreateTemp("", "node-*.json")
+		must(t, err)
+		defer file.Close()
+		_, err = file.WriteString(small.String())
+		must(t, err)
+		t.Errorf("%q is broken by what is left of seed %d:\n%s\ngo test ./plugin -run TestNode -scenario %s", promise, s.Seed, small, file.Name())
+	}
+	return report
+}
+
+func simulate(t *testing.T, s world.Scenario) *world.Report {
+	folder := t.TempDir()
+	if in, err := os.MkdirTemp("/dev/shm", "node"); err == nil {
+		folder = in
+		t.Cleanup(func() { os.RemoveAll(in) })
+	}
+	var output io.Writer = io.Discard
+	if *nodeLog != "" {
+		file, err := os.Create(*nodeLog)
+		must(t, err)
+		defer file.Close()
+		output = file
+	}
+	return world.Simulate(t, s, folder, func(ctx context.Context, at world.Place) (func(context.Context) error, error) {
+		config, err := loadConfig(at.Config)
+		if err != nil {
+			return nil, err
+		}
+		machine, err := sysfs.Load(filepath.Dir(at.Sys))
+		if err != nil {
+			return nil, err
+		}
+		log := logrus.New()
+		log.SetLevel(logrus.DebugLevel)
+		lines := logTo(log, output)
+		d, err := newDaemon(ctx, daemonOptions{
+			hostOptions: hostOptions{stateDir: at.StateDir}, name: defaultName, index: defaultIndex, config: config, configPath: at.Config, machine: machine, sysfs: at.Sys,
+			timings: defaultTimings(), log: log, lines: lines,
+			outside: surroundings{
+				tree:      func() (*cgroupfs.Tree, error) { return cgroupfs.New("/sys/fs/cgroup", at.Kernel), nil },
+				proc:      at.Proc,
+				providers: func() ([]podinfo.Provider, error) { return at.Providers, nil },
+				dial:      at.Dial,
+				prompts:   func(context.Context, string) <-chan bool { return at.Reread },
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) error {
+			defer lines.Close(logTimeout)
+			return d.run(ctx)
+		}, nil
+	})
+}
