@@ -140,7 +140,7 @@ type Agent struct {
 	reread       func(context.Context, claims.Claim)
 	failing      map[string]string // files of the state folder, in the log
 	protectFails bool              // in the log
-	next         int               // the pod whose containers are looked at next
+	looks        int               // periodic ones so far
 }
 
 // New returns an agent that has the state folder for itself and has read its checkpoint. The error is checkpoint.ErrInUse while another
@@ -214,7 +214,7 @@ func New(opts Options) (*Agent, error) {
 		Log:       opts.Log,
 	})
 	a.protector = protect.New(protect.Options{
-		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher,
+		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher, Told: a.hear,
 		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now, Migration: resolved.MostMoved(),
 	})
 	return a, nil

@@ -39,7 +39,6 @@ func TestAPodThatEndsWhileThePodAPIsAreAskedMakesRoom(t *testing.T) {
 	x := Pod{ID: "x-sandbox", UID: "x-uid", Namespace: "default", Name: "x", CgroupParent: "/kubepods/podx-uid"}
 	n.must(n.StopPodSandbox(context.Background(), x))
 	n.work(context.Background())
-	n.endPods(context.Background())
 	n.rmdir(x.CgroupParent)
 	close(api.answer)
 	n.accepted("a create whose room has come while it was asked", <-refused)

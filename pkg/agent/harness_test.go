@@ -295,7 +295,8 @@ func (n *node) endPod(ctx context.Context, p Pod) error {
 	n.Helper()
 	err := n.StopPodSandbox(ctx, p)
 	n.rmdir(p.CgroupParent)
-	n.endPods(ctx)
+	n.endGone(n.ending())
+	n.protect(ctx)
 	return err
 }
 

@@ -8,32 +8,27 @@ import (
 	"os"
 	"path"
 	"slices"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// podsPerLook is how many pods have the memory.max of their containers read at one periodic look, so that its cost does not grow with
-// the node.
-const podsPerLook = 50
-
-// reconcile is the periodic look at what no event reports: pods that ended unseen, limits that are not those of the last update, cgroups that
-// could not be written before.
+// reconcile is the periodic look at what no event reports and the kernel may not tell: pods that ended unseen, limits that are not those of the
+// last update, cgroups that could not be written before.
 func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
-	a.mu.Lock()
-	pods, containers, next := a.ledger.Places(a.next, podsPerLook)
-	a.next = next
-	a.mu.Unlock()
-	presence := a.present(append(pods, containers...))
-	if ctx.Err() != nil {
-		return
+	var told map[string]bool // none in a dry run, in which nobody listens
+	if !a.dryRun() {
+		told = a.protector.Told()
 	}
-	a.logNotes(a.step(presence).Notes)
-	for _, at := range append(containers, pods...) {
-		if at.Files && ctx.Err() == nil {
-			a.look(at)
-		}
+	a.mu.Lock()
+	places := a.ledger.Places(a.looks, told)
+	a.looks++
+	a.mu.Unlock()
+	if a.lookAt(ctx, places); ctx.Err() != nil {
+		return
 	}
 	a.logNotes(a.step(ledger.Settled{}).Notes)
 	for _, dir := range a.protector.Unwritable() {
@@ -43,6 +38,48 @@ func (a *Agent) reconcile(ctx context.Context) {
 	_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
 	a.protector.Prune()
 	a.followMachine(ctx)
+}
+
+// lookAt looks whether cgroups are there, and reads limits.
+func (a *Agent) lookAt(ctx context.Context, places []ledger.Place) {
+	if len(places) > 0 {
+		a.endGone(places)
+	}
+	for _, at := range places {
+		if at.Files && ctx.Err() == nil {
+			a.look(at)
+		}
+	}
+}
+
+// toldPause is how long what the kernel tells is collected: a container's end comes with several changes, and mostly with an event of the runtime.
+const toldPause = 100 * time.Millisecond
+
+// hear takes what the kernel tells of cgroups.
+func (a *Agent) hear(told map[cgroupfs.Change]bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range told {
+		if c.File != "" && !c.Limits() {
+			continue
+		}
+		if len(a.outbox.told) == 0 {
+			a.outbox.told = map[string]bool{}
+			time.AfterFunc(toldPause, a.poke)
+		}
+		a.outbox.told[c.Cgroup] = true
+	}
+}
+
+// lookTold looks at the pods and containers of which the kernel told that they have another limit, or have begun or ended.
+func (a *Agent) lookTold(ctx context.Context) {
+	a.mu.Lock()
+	places := a.ledger.PlacesOf(a.outbox.told)
+	a.outbox.told = nil
+	a.mu.Unlock()
+	if a.lookAt(ctx, places); len(places) > 0 {
+		a.protect(ctx)
+	}
 }
 
 // place is where a container's files are; it is false for one that does not live or has no cgroup.
@@ -74,15 +111,6 @@ func (a *Agent) look(at ledger.Place) {
 	}
 }
 
-// endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
-func (a *Agent) endPods(ctx context.Context) (left bool) {
-	if ending := a.ending(); len(ending) > 0 {
-		left = a.endGone(ending)
-		a.protect(ctx)
-	}
-	return left
-}
-
 // ending are the pods without a sandbox, which end with their cgroups.
 func (a *Agent) ending() []ledger.Place {
 	a.mu.Lock()
@@ -90,11 +118,9 @@ func (a *Agent) ending() []ledger.Place {
 	return a.ledger.Needs(nil, &ledger.Gathered{}).Ended
 }
 
-// endGone ends the pods and containers among these whose cgroups are gone, and reports whether any are left.
-func (a *Agent) endGone(places []ledger.Place) (left bool) {
-	presence := a.present(places)
-	a.logNotes(a.step(presence).Notes)
-	return len(presence.Gone) < len(places)
+// endGone ends the pods and containers among these whose cgroups are gone.
+func (a *Agent) endGone(places []ledger.Place) {
+	a.logNotes(a.step(a.present(places)).Notes)
 }
 
 // worthListing is how many cgroups below one are looked for by a listing of it: looking at one after another takes longer.

@@ -73,6 +73,31 @@ func TestAPodsOwnLimitIsReadAgain(t *testing.T) {
 	n.want("allocated with a limit of their own each", n.allocated(), "4096 0")
 }
 
+// Without a later look, the kernel tells of a container's and a pod's limit, and of their ends, which no runtime reports here.
+func TestTheKernelTellsOfLimitsAndEnds(t *testing.T) {
+	n := newNode(t, "", func(n *node) { n.watches, n.check = true, time.Hour })
+	n.background()
+	pod, other := n.pod("pod", memoryqos.Guaranteed), n.pod("other", memoryqos.Guaranteed)
+	a, b := n.launch(pod, ofPod(pod, "a", 2*gi)), n.launch(pod, ofPod(pod, "b", 2*gi))
+	n.launch(other, ofPod(other, "main", gi))
+	n.reconcile(t.Context()) // it has been seen
+	n.writeFile(a.CgroupsPath, "memory.max", bytesOf(3*gi))
+	eventually(t, "the container's limit is known", func() bool { return n.containerView(pod, "a").Limit == 3*gi })
+	n.want("allocated", n.allocated(), "6144 0")
+	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(3*gi))
+	eventually(t, "they share the pod's limit", func() bool { return n.allocated() == "1024 0" })
+	n.rmdir(b.CgroupsPath)
+	eventually(t, "the container has ended", func() bool { _, lives := n.place(b.ID); return !lives })
+	if _, lives := n.place(a.ID); !lives {
+		t.Error("the other one has ended, too")
+	}
+	n.rmdir(other.CgroupParent)
+	eventually(t, "the pod has ended", func() bool { return len(n.View().Pods) == 1 })
+	n.must(n.StopPodSandbox(t.Context(), pod))
+	n.rmdir(pod.CgroupParent)
+	eventually(t, "the pod without a sandbox has ended", func() bool { return len(n.View().Pods) == 0 })
+}
+
 // The listing of the pods' parent, which takes the place of a look at each of many, knows what is gone as well.
 func TestOfManyPodsTheOneThatIsGoneEnds(t *testing.T) {
 	n := newNode(t, "")

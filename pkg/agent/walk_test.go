@@ -145,7 +145,8 @@ func (w *walker) step() (event string) {
 			w.noError(w.RemovePodSandbox(ctx, p.Pod))
 		}
 		w.drop(p)
-		w.endPods(ctx)
+		w.endGone(w.ending())
+		w.protect(ctx)
 		return "stop pod " + p.Name
 	case roll < 83: // its end is not told
 		w.reconcile(ctx) // has been seen
@@ -484,7 +485,8 @@ func walk(t *testing.T, yaml string, steps, quiet int) {
 		w.noError(w.StopPodSandbox(context.Background(), p.Pod))
 		w.drop(p)
 	}
-	w.endPods(context.Background())
+	w.endGone(w.ending())
+	w.protect(context.Background())
 	w.check("the last pod")
 	for _, file := range []string{"kubepods/memory.min", "kubepods/memory.low", "kubepods/burstable/memory.low"} {
 		if held := w.held[file]; held != 0 {

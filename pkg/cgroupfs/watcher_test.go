@@ -80,10 +80,10 @@ func TestWritesAreToldOnce(t *testing.T) {
 	}
 }
 
-// Of a cgroup as a whole are told writes to the files that this program writes, however they come there, and the cgroups right below.
+// Of a cgroup as a whole are told writes to the files that this program writes and to memory.max, however they come there, and the cgroups right below.
 func TestOneWatchTellsOfACgroup(t *testing.T) {
 	files := map[string]string{"kubepods/pod1/a/": "", "kubepods/pod1/pids.max": "", "kubepods/pod1/memory.current": ""}
-	for _, file := range []string{"memory.min", "memory.low", "memory.high", "memory.oom.group", "cpuset.mems", "cgroup.subtree_control"} {
+	for _, file := range []string{"memory.min", "memory.low", "memory.high", "memory.oom.group", "cpuset.mems", "memory.max", "cgroup.subtree_control"} {
 		files["kubepods/pod1/"+file] = "0"
 	}
 	tree := makeTree(t, files)

@@ -115,7 +115,7 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{There: l.pods["web"].siblings(create.Container.Name)}
 		l.after(create, StartContainer{Pod: web, Container: create.Container, Header: Header{1, uint64(4 + 2*i)}})
 	}
-	looked, _, _ := l.Places(0, 50)
+	looked := l.PlacesOf(map[string]bool{l.pods[web.UID].path.Pod: true})[2:] // the pod
 	to := int64(before)
 	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, Header: Header{1, 7},
 		Facts: Facts{PodLimit: &after, Siblings: Presence{There: l.pods["web"].siblings("one")}}}, Settled{ID: one.Container.ID, Header: Header{1, 8}})

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"path"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -37,30 +38,58 @@ type Place struct {
 	Files bool
 }
 
-// Places are all managed pods, and the containers of up to count pods, starting with the pod at position from; only of these
-// pods is memory.max to be read. next is where the next look goes on.
-func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
-	count = min(count, len(l.living))
+const (
+	// podsPerLook is of how many pods the containers and limits are looked at at one periodic look, so that its cost does not grow with the node.
+	podsPerLook = 50
+	// toldLooks is after how many looks, ten minutes, one is at what the kernel tells of, too: not of a writer that keeps a file open.
+	toldLooks = 60
+)
+
+// Places are what to look at in a periodic look, of which this is the number: the managed pods and a part of their containers, without what was
+// seen and the kernel tells of. It does so where told has the cgroup, for its limit, and the one above, for its end.
+func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
+	turns := 1 + len(l.living)/podsPerLook
 	for i, p := range l.living {
-		if p.managed {
-			turn := (i-from%len(l.living)+len(l.living))%len(l.living) < count
-			at := p.place()
-			at.Files = turn && p.Info == nil && p.class() == memoryqos.Guaranteed
-			pods = append(pods, at)
+		seldom, turn := (i+look)%toldLooks == 0, (i+look)%turns == 0
+		due := func(seen bool, cgroup string) bool {
+			return seldom || !seen || !told[cgroup] || !told[path.Dir(cgroup)]
+		}
+		if turn || seldom {
+			places = p.places(places, due)
+		} else if p.managed && due(p.Seen, p.path.Pod) {
+			places = append(places, p.place())
 		}
 	}
-	for i := range count {
-		p := l.living[(from+i)%len(l.living)]
-		for _, c := range p.containers {
-			if c.alive() && c.Cgroup != "" {
-				containers = append(containers, c.place())
-			}
+	return places
+}
+
+// PlacesOf are the pods with these cgroups, or with containers that have them, and all of their containers.
+func (l *Ledger) PlacesOf(cgroups map[string]bool) (places []Place) {
+	pods := make(map[string]bool, 2*len(cgroups))
+	for dir := range cgroups {
+		pods[dir], pods[path.Dir(dir)] = true, true
+	}
+	for _, p := range l.living {
+		if pods[p.path.Pod] {
+			places = p.places(places, func(bool, string) bool { return true })
 		}
 	}
-	if len(l.living) > 0 {
-		next = (from + count) % len(l.living)
+	return places
+}
+
+// places adds those of the containers and then of the pod that are due, with the pod's limit.
+func (p *pod) places(places []Place, due func(seen bool, cgroup string) bool) []Place {
+	for _, c := range p.containers {
+		if c.alive() && c.Cgroup != "" && due(c.Seen, c.Cgroup) {
+			places = append(places, c.place())
+		}
 	}
-	return pods, containers, next
+	if p.managed && due(p.Seen, p.path.Pod) {
+		at := p.place()
+		at.Files = p.Info == nil && p.class() == memoryqos.Guaranteed
+		places = append(places, at)
+	}
+	return places
 }
 
 // Place is where a container's files are; it is false for one that does not live or has no cgroup.

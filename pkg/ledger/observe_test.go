@@ -2,6 +2,9 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +152,52 @@ func TestAContainerThatHasNoCgroupYet(t *testing.T) {
 			}
 			if got != want {
 				t.Errorf("it says %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// A periodic look is at what the kernel does not tell of, or was not seen yet, and seldom at the rest.
+func TestWhatAPeriodicLookIsAt(t *testing.T) {
+	const pod, container = "kubepods/podweb", "kubepods/podweb/web-main"
+	all := pod + " " + container
+	for name, test := range map[string]struct {
+		unseen bool
+		told   string
+		want   string // at all looks but one of sixty
+	}{
+		"nothing is told":              {want: all},
+		"all is told":                  {told: "kubepods " + all},
+		"nothing was seen":             {unseen: true, told: "kubepods " + all, want: all},
+		"the pod's end is not told":    {told: all, want: pod},
+		"the limits are not told":      {told: "kubepods", want: all},
+		"the container's limit is not": {told: "kubepods " + pod, want: container},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "")
+			web := claimPod("web", "")
+			create := claimed(web, "main", claimGi)
+			l.after(Connected{Epoch: 1}, RunPod{Pod: web}, create, StartContainer{Pod: web, Container: create.Container})
+			if !test.unseen {
+				l.after(Presence{There: l.PlacesOf(map[string]bool{container: true})})
+			}
+			told := map[string]bool{}
+			for _, dir := range strings.Fields(test.told) {
+				told[dir] = true
+			}
+			counts := map[string]int{}
+			for look := range toldLooks {
+				var at []string
+				for _, place := range l.Places(look, told) {
+					at = append(at, place.Cgroup)
+				}
+				slices.Sort(at)
+				counts[strings.Join(at, " ")]++
+			}
+			want := map[string]int{test.want: toldLooks - 1}
+			want[all]++
+			if !maps.Equal(counts, want) {
+				t.Errorf("looks at %v, want %v", counts, want)
 			}
 		})
 	}

@@ -354,6 +354,25 @@ func TestTheKernelTellsOfEachLevel(t *testing.T) {
 	}
 }
 
+// On a node with 2,000 cgroups no repair waits for a round.
+func TestTheKernelTellsOfThousands(t *testing.T) {
+	const pods = 2000
+	values, dirs := map[string]memoryqos.Values{}, make([]string, pods)
+	for i := range pods {
+		dirs[i] = fmt.Sprintf("kubepods/podof-%d", i)
+		values[dirs[i]] = minimum(100)
+	}
+	n := running(t, dirs...)
+	n.apply(t, values)
+	for _, dir := range []string{dirs[0], dirs[pods/2], dirs[pods-1], "kubepods"} {
+		n.overwrite(t, dir+"/memory.min", "0")
+	}
+	n.holds(t, "kubepods/memory.min", fmt.Sprint(100*pods))
+	for _, dir := range []string{dirs[0], dirs[pods/2], dirs[pods-1]} {
+		n.holds(t, dir+"/memory.min", "100")
+	}
+}
+
 // A controller that is disabled and enabled again resets the files of the cgroups below, which nobody has written then.
 func TestAControllerThatComesBack(t *testing.T) {
 	n, want := levels(t)

@@ -16,7 +16,9 @@ type Options struct {
 	Units   Units             // nil: files only
 	Journal *Journal          // nil: none is kept
 	Watcher *cgroupfs.Watcher // nil: repairs happen at Reconcile only
-	Log     logrus.FieldLogger
+	// Told, if set, receives what the watcher tells Run. It must not wait.
+	Told func(map[cgroupfs.Change]bool)
+	Log  logrus.FieldLogger
 	// Migration is BoundMigration's.
 	Migration uint64
 	// PageSize is what the kernel rounds down to; 0 is the tree's.
@@ -33,6 +35,7 @@ type Protector struct {
 	systemd queue
 	journal *Journal
 	watcher *cgroupfs.Watcher
+	heed    func(map[cgroupfs.Change]bool) // Options.Told
 	log     logrus.FieldLogger
 	page    uint64
 	now     func() time.Time
@@ -76,7 +79,7 @@ func (p *Protector) ended(dir string) (ended bool) {
 // New makes a Protector with an empty table.
 func New(o Options) *Protector {
 	p := &Protector{
-		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
+		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, heed: o.Told, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
 		rows:      make(map[string]*row), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
 		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},

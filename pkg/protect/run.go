@@ -129,6 +129,9 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 				changes = nil
 				continue
 			}
+			if p.heed != nil {
+				p.heed(told)
+			}
 			next, err = p.repair(ctx, told)
 		}
 		if next > 0 {

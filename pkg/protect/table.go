@@ -464,6 +464,17 @@ func (p *Protector) watch(t *part) {
 	}
 }
 
+// Told are the cgroups of which the kernel tells while Run runs: of writes to their files, and of the ends of those right below.
+func (p *Protector) Told() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	told := make(map[string]bool, len(p.rows))
+	for dir, r := range p.rows {
+		told[dir] = r.parts[0].watched
+	}
+	return told
+}
+
 // unwatch ends the watch of a row that has ended, unless another one has its cgroup.
 func (p *Protector) unwatch(t *part) {
 	if p.watcher != nil && p.rows[t.cgroup] == nil {
@@ -488,7 +499,7 @@ func (p *Protector) heard(c cgroupfs.Change) {
 			t.watched = t.watched && t.dir != c.Cgroup // it may be another one
 		}
 		p.delayed[r] = allFiles
-	default:
+	case !c.Limits():
 		p.delayed[r] |= 1 << slices.Index(knobs[:], cgroup.Knob(c.File))
 	}
 }
