@@ -30,6 +30,8 @@ const (
 	// period is the time between two looks at what all containers use, and between two signs of life in the file: nobody watched between
 	// the last one and the next start.
 	period = 30 * time.Second
+	// restingRounds are how many rounds leave out a container that is far from its limit and does not grow: it is looked at each five minutes.
+	restingRounds = 9
 )
 
 // Options are what a Recorder works with.
@@ -97,6 +99,9 @@ type container struct {
 	max, high uint64
 	samples   samples
 	next      time.Time // when it is looked at again because it grows; zero: with all others
+	used      uint64    // in the last round that did not leave it out
+	apart     uint64    // rounds that leave it out between two looks
+	left      uint64    // of them, those to come
 	peak      uint64    // memory.peak in the last round, of a container without a limit
 }
 
@@ -352,10 +357,14 @@ func (p *pod) meet(v *ledger.PodView) {
 		if c.Cgroup == "" {
 			continue
 		}
-		if p.containers[c.Cgroup] == nil {
-			p.containers[c.Cgroup] = &container{}
+		known := p.containers[c.Cgroup]
+		if known == nil {
+			known = &container{}
+			p.containers[c.Cgroup] = known
+		} else if known.view.Limit != c.Limit {
+			known.left = 0
 		}
-		p.containers[c.Cgroup].view = c
+		known.view = c
 	}
 }
 
@@ -461,7 +470,19 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 	}
 }
 
-// round looks at the containers that grow towards their limits, or at all, with one read where half of the limit is not reached.
+// restBelow leaves a container out of the next rounds: of a quarter of those in which it will have reached half of its limit if it grows on as it
+// did.
+func (c *container) restBelow(half, current uint64) {
+	grown := less(current, c.used) / (c.apart + 1)
+	c.used, c.apart = current, restingRounds
+	if grown > 0 {
+		c.apart = min((half-current)/grown/4, restingRounds)
+	}
+	c.left = c.apart
+}
+
+// round looks at the containers that grow towards their limits, or at all: with one read where half of the limit is not reached, and not in each
+// round.
 func (r *Recorder) round(now time.Time, all bool) {
 	if all {
 		r.countParents(now)
@@ -478,10 +499,20 @@ func (r *Recorder) round(now time.Time, all bool) {
 				}
 				continue
 			}
-			c.next = time.Time{}
-			if current, err := r.options.Tree.Current(dir); err != nil || current < limit/2 {
+			if c.left > 0 {
+				c.left--
 				continue
 			}
+			c.next = time.Time{}
+			current, err := r.options.Tree.Current(dir)
+			if err != nil {
+				continue
+			}
+			if current < limit/2 {
+				c.restBelow(limit/2, current)
+				continue
+			}
+			c.used, c.apart = current, 0
 			events, err := r.options.Tree.Events(dir)
 			if err != nil {
 				continue

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -377,6 +378,55 @@ func TestWhoGrowsIsLookedAtMoreOften(t *testing.T) {
 	}
 	if !r.wake.IsZero() {
 		t.Error("one at rest is looked at between two rounds")
+	}
+}
+
+// One that is far from its limit is read each five minutes, unless it grows towards the half of it, or its limit is lowered.
+func TestOneFarFromItsLimitIsLookedAtSeldom(t *testing.T) {
+	h := newHost(t)
+	h.view.Pods[0].Containers = h.view.Pods[0].Containers[:1]
+	reads := 0
+	r := h.recorder(cgroupfs.OnOpen(func(cgroup, file string) error {
+		if cgroup == appDir && file == "memory.current" {
+			reads++
+		}
+		return nil
+	}))
+	now := noon
+	rounds := func(count int) int {
+		reads = 0
+		for range count {
+			now = now.Add(period)
+			r.round(now, true)
+		}
+		return reads
+	}
+	h.sync(r, now)
+	h.held(appDir, "67108864", Held{Processes: 4 * mib})
+	rounds(2) // all of it may be new
+	if got := rounds(50); got != 5 {
+		t.Errorf("at rest it is read %d times in 50 rounds, want 5", got)
+	}
+	used := uint64(4 * mib)
+	for rounds(1); len(r.pods[podDir].containers[appDir].samples) == 0 && used < 64*mib; rounds(1) {
+		used += mib
+		h.held(appDir, "67108864", Held{Processes: used})
+	}
+	if used > 34*mib {
+		t.Errorf("it has grown to %d before it is looked at closely", used)
+	}
+	resize := func(limit uint64) {
+		pod := *h.view.Pods[0]
+		pod.Containers = slices.Clone(pod.Containers)
+		pod.Containers[0].Limit = limit
+		h.view.Pods = []*ledger.PodView{&pod}
+		h.sync(r, now)
+	}
+	resize(256 * mib)
+	rounds(2)
+	resize(64 * mib)
+	if rounds(1) == 0 {
+		t.Error("it is not looked at after its limit was lowered")
 	}
 }
 
