@@ -23,6 +23,8 @@ import (
 const (
 	// samplePeriod is the time between two samples of what is allocated and unused on the NUMA nodes, and available.
 	samplePeriod = 2 * time.Second
+	// restPeriod is the same while no pod or configuration changes and no NUMA node has a deficit.
+	restPeriod = 10 * time.Second
 	// sampleReads is how many containers' memory.numa_stat are read for one sample, so that its cost does not grow with the node:
 	// those that were read longest ago.
 	sampleReads = 100
@@ -40,11 +42,12 @@ type Sampler struct {
 	Log     logrus.FieldLogger
 	Now     func() time.Time
 
-	last  atomic.Pointer[deficit.Sample]
-	of    uint64                // the generation of the view that the last sample was taken of
-	begun bool                  // a deficit is in the log
-	pages map[string]*pagesRead // by cgroup
-	round uint64
+	last   atomic.Pointer[deficit.Sample]
+	of     uint64                // the generation of the view that the last sample was taken of
+	looked time.Time             // when the kernel was asked last
+	begun  bool                  // a deficit is in the log
+	pages  map[string]*pagesRead // by cgroup
+	round  uint64
 }
 
 // pagesRead is what was read of a cgroup last; its round is 0 before the first time.
@@ -63,7 +66,9 @@ func (s *Sampler) Run(ctx context.Context) {
 	ticker := time.NewTicker(samplePeriod)
 	defer ticker.Stop()
 	for {
-		s.Take()
+		if !s.rests() {
+			s.Take()
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -72,9 +77,16 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
+// rests reports whether the last sample is recent enough for a node on which nothing happens.
+func (s *Sampler) rests() bool {
+	last := s.Last()
+	return last.Known() && last.Deficit() == 0 && s.View().Generation == s.of && s.Now().Sub(s.looked) < restPeriod
+}
+
 // Take takes one sample. It belongs to one goroutine.
 func (s *Sampler) Take() {
 	view, before := s.View(), s.Last()
+	s.looked = s.Now()
 	sample := &deficit.Sample{}
 	memory, err := s.nodeMemory(view)
 	if err == nil && s.stands(before, view, memory) {
