@@ -124,7 +124,7 @@ func (a *Agent) endGone(places []ledger.Place) {
 }
 
 // worthListing is how many cgroups below one are looked for by a listing of it: looking at one after another takes longer.
-const worthListing = 8
+const worthListing = 64
 
 // present looks whether cgroups are there.
 func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {

@@ -46,7 +46,7 @@ const (
 )
 
 // Places are what to look at in a periodic look, of which this is the number: the managed pods and a part of their containers, without what was
-// seen and the kernel tells of. It does so where told has the cgroup, for its limit, and the one above, for its end.
+// seen, is not ending, and the kernel tells of. It does so where told has the cgroup, for its limit, and the one above, for its end.
 func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 	turns := 1 + len(l.living)/podsPerLook
 	for i, p := range l.living {
@@ -56,7 +56,7 @@ func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 		}
 		if turn || seldom {
 			places = p.places(places, due)
-		} else if p.managed && due(p.Seen, p.path.Pod) {
+		} else if p.managed && due(p.Seen && !p.ending(), p.path.Pod) {
 			places = append(places, p.place())
 		}
 	}
@@ -84,7 +84,7 @@ func (p *pod) places(places []Place, due func(seen bool, cgroup string) bool) []
 			places = append(places, c.place())
 		}
 	}
-	if p.managed && due(p.Seen, p.path.Pod) {
+	if p.managed && due(p.Seen && !p.ending(), p.path.Pod) {
 		at := p.place()
 		at.Files = p.Info == nil && p.class() == memoryqos.Guaranteed
 		places = append(places, at)

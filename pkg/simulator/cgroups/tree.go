@@ -75,11 +75,12 @@ func (t *Tree) Remove(cgroup string) error {
 		return fmt.Errorf("removing a cgroup: %w", err)
 	}
 	defer os.RemoveAll(removed)
-	err = os.Rename(filepath.Join(t.root, cgroup), filepath.Join(removed, "cgroup"))
+	at := filepath.Join(t.root, cgroup)
+	err = os.Rename(at, filepath.Join(removed, "cgroup"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
+	return errors.Join(err, os.Mkdir(at, 0o755), os.RemoveAll(at)) // inotify tells of what is removed, and not of what is moved
 }
 
 // Read returns the text of a cgroup's file, without the newline at its end.
