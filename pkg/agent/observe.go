@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"slices"
 	"time"
 
@@ -123,19 +122,11 @@ func (a *Agent) endGone(places []ledger.Place) {
 	a.logNotes(a.step(a.present(places)).Notes)
 }
 
-// worthListing is how many cgroups below one are looked for by a listing of it: looking at one after another takes longer.
-const worthListing = 64
-
 // present looks whether cgroups are there.
 func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 	var unknown error
-	listed := a.listed(places)
 	for _, at := range places {
-		there, err := listed[at.Cgroup], error(nil)
-		if !there {
-			there, err = a.tree.Exists(at.Cgroup)
-		}
-		switch {
+		switch there, err := a.tree.Exists(at.Cgroup); {
 		case err != nil:
 			unknown = err
 		case there:
@@ -148,25 +139,6 @@ func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 		a.log.WithError(unknown).Debug("pods and containers are kept whose cgroups cannot be looked at")
 	}
 	return presence
-}
-
-// listed are those of the places that stand in a listing.
-func (a *Agent) listed(places []ledger.Place) map[string]bool {
-	below := map[string]int{}
-	for _, at := range places {
-		below[path.Dir(at.Cgroup)]++
-	}
-	there := map[string]bool{}
-	for parent, count := range below {
-		if count < worthListing {
-			continue
-		}
-		names, _ := a.tree.List(parent) // what does not stand in it is looked for by itself
-		for _, name := range names {
-			there[path.Join(parent, name)] = true
-		}
-	}
-	return there
 }
 
 // readFiles reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that

@@ -98,17 +98,20 @@ func TestTheKernelTellsOfLimitsAndEnds(t *testing.T) {
 	eventually(t, "the pod without a sandbox has ended", func() bool { return len(n.View().Pods) == 0 })
 }
 
-// The listing of the pods' parent, which takes the place of a look at each of many, knows what is gone as well.
+// On a node with many pods each has its turn.
 func TestOfManyPodsTheOneThatIsGoneEnds(t *testing.T) {
+	const pods, turns = 60, 2
 	n := newNode(t, "")
 	var all []Pod
-	for i := range 2 * worthListing {
+	for i := range pods {
 		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
 		n.launch(pod, ofPod(pod, "main", 100*mi))
 		all = append(all, pod)
 	}
-	n.reconcile(context.Background())
-	n.want("pods", fmt.Sprint(len(n.View().Pods)), fmt.Sprint(2*worthListing))
+	for range turns {
+		n.reconcile(context.Background())
+	}
+	n.want("pods", fmt.Sprint(len(n.View().Pods)), fmt.Sprint(pods))
 	path, _, err := all[3].Path()
 	if err != nil {
 		t.Fatal(err)
@@ -116,10 +119,10 @@ func TestOfManyPodsTheOneThatIsGoneEnds(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(n.root, path.Pod)); err != nil {
 		t.Fatal(err)
 	}
-	n.reconcile(context.Background())
-	n.clock.add(2 * time.Minute)
-	n.reconcile(context.Background())
-	n.want("pods", fmt.Sprint(len(n.View().Pods)), fmt.Sprint(2*worthListing-1))
+	for range turns {
+		n.reconcile(context.Background())
+	}
+	n.want("pods", fmt.Sprint(len(n.View().Pods)), fmt.Sprint(pods-1))
 	for _, view := range n.View().Pods {
 		if view.UID == all[3].UID {
 			t.Errorf("pod %s is still there", view.Name)

@@ -22,11 +22,8 @@ const subtreeControl = "cgroup.subtree_control"
 // Resets reports whether it may have reset the files of the cgroups right below.
 func (c Change) Resets() bool { return c.File == subtreeControl }
 
-// memoryMax is the limit, which the kubelet and the runtime write.
-const memoryMax = "memory.max"
-
-// Limits reports whether the cgroup may have another limit.
-func (c Change) Limits() bool { return c.File == memoryMax }
+// Limits reports whether the cgroup may have another limit, which the kubelet and the runtime write.
+func (c Change) Limits() bool { return c.File == "memory.max" }
 
 // Watcher tells of changes by inotify(7), of our own writes too. Of a cgroup as a whole it tells of writes to our knobs, memory.max and
 // cgroup.subtree_control once the writer closes them (IN_CLOSE_WRITE), and of cgroups that are made or removed right below. A counter
@@ -167,7 +164,7 @@ func (w *Watcher) take(events []byte) {
 			w.pending[below] = true
 		case mask&unix.IN_CLOSE_WRITE != 0:
 			switch cgroup.Knob(name) {
-			case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems, cgroup.MemoryOOMGroup, memoryMax, subtreeControl:
+			case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems, cgroup.MemoryOOMGroup, "memory.max", subtreeControl:
 				w.pending[Change{c.Cgroup, string(name)}] = true
 			}
 		}

@@ -39,26 +39,19 @@ type Place struct {
 }
 
 const (
-	// podsPerLook is of how many pods the containers and limits are looked at at one periodic look, so that its cost does not grow with the node.
-	podsPerLook = 50
-	// toldLooks is after how many looks, ten minutes, one is at what the kernel tells of, too: not of a writer that keeps a file open.
-	toldLooks = 60
+	podsPerLook = 50 // the cost of a periodic look does not grow with the node
+	toldLooks   = 60 // ten minutes
 )
 
-// Places are what to look at in a periodic look, of which this is the number: the managed pods and a part of their containers, without what was
-// seen, is not ending, and the kernel tells of. It does so where told has the cgroup, for its limit, and the one above, for its end.
+// Places are those of the managed pods and their containers whose turn it is in the periodic look of this number. What was seen and the kernel
+// tells of has it seldom: told has its cgroup, for its limit, and the one above, for its end. A pod that ends has it always.
 func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 	turns := 1 + len(l.living)/podsPerLook
 	for i, p := range l.living {
 		seldom, turn := (i+look)%toldLooks == 0, (i+look)%turns == 0
-		due := func(seen bool, cgroup string) bool {
-			return seldom || !seen || !told[cgroup] || !told[path.Dir(cgroup)]
-		}
-		if turn || seldom {
-			places = p.places(places, due)
-		} else if p.managed && due(p.Seen && !p.ending(), p.path.Pod) {
-			places = append(places, p.place())
-		}
+		places = p.places(places, func(seen bool, cgroup string) bool {
+			return seldom || turn && !(seen && told[cgroup] && told[path.Dir(cgroup)])
+		})
 	}
 	return places
 }
@@ -84,7 +77,7 @@ func (p *pod) places(places []Place, due func(seen bool, cgroup string) bool) []
 			places = append(places, c.place())
 		}
 	}
-	if p.managed && due(p.Seen && !p.ending(), p.path.Pod) {
+	if p.managed && (p.ending() || due(p.Seen, p.path.Pod)) {
 		at := p.place()
 		at.Files = p.Info == nil && p.class() == memoryqos.Guaranteed
 		places = append(places, at)

@@ -202,3 +202,18 @@ func TestWhatAPeriodicLookIsAt(t *testing.T) {
 		})
 	}
 }
+
+// Whether the cgroup of a pod without a sandbox is there may not have been known when the kernel told of it.
+func TestAPodThatEndsIsLookedAtEachTime(t *testing.T) {
+	l := newLedger(t, "")
+	web := claimPod("web", "")
+	l.after(Connected{Epoch: 1}, RunPod{Pod: web}, Presence{There: []Place{{UID: web.UID, ID: web.ID}}})
+	told := map[string]bool{"kubepods": true, "kubepods/podweb": true}
+	if places := l.Places(1, told); len(places) > 0 {
+		t.Errorf("looks at %v", places)
+	}
+	l.after(EndPod{Pod: web})
+	if places := l.Places(1, told); len(places) != 1 {
+		t.Errorf("looks at %v, want the pod", places)
+	}
+}

@@ -30,7 +30,7 @@ const (
 	// period is the time between two looks at what all containers use, and between two signs of life in the file: nobody watched between
 	// the last one and the next start.
 	period = 30 * time.Second
-	// restingRounds are how many rounds leave out a container that is far from its limit and does not grow: it is looked at each five minutes.
+	// restingRounds are how many rounds in a row leave out a container that does not grow and is far from its limit.
 	restingRounds = 9
 )
 
@@ -99,8 +99,8 @@ type container struct {
 	max, high uint64
 	samples   samples
 	next      time.Time // when it is looked at again because it grows; zero: with all others
-	used      uint64    // in the last round that did not leave it out
-	apart     uint64    // rounds that leave it out between two looks
+	used      uint64    // in the last round that looked at it
+	apart     uint64    // rounds that leave it out after that
 	left      uint64    // of them, those to come
 	peak      uint64    // memory.peak in the last round, of a container without a limit
 }
@@ -357,14 +357,10 @@ func (p *pod) meet(v *ledger.PodView) {
 		if c.Cgroup == "" {
 			continue
 		}
-		known := p.containers[c.Cgroup]
-		if known == nil {
-			known = &container{}
-			p.containers[c.Cgroup] = known
-		} else if known.view.Limit != c.Limit {
-			known.left = 0
+		if p.containers[c.Cgroup] == nil {
+			p.containers[c.Cgroup] = &container{}
 		}
-		known.view = c
+		p.containers[c.Cgroup].view = c
 	}
 }
 
@@ -470,15 +466,11 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 	}
 }
 
-// restBelow leaves a container out of the next rounds: of a quarter of those in which it will have reached half of its limit if it grows on as it
-// did.
-func (c *container) restBelow(half, current uint64) {
+// rest leaves a container below half of its limit out of the next rounds: of a quarter of those in which it will have reached that if it grows on.
+func (c *container) rest(current, half uint64) {
 	grown := less(current, c.used) / (c.apart + 1)
-	c.used, c.apart = current, restingRounds
-	if grown > 0 {
-		c.apart = min((half-current)/grown/4, restingRounds)
-	}
-	c.left = c.apart
+	c.apart = min(less(half, current)/max(grown, 1)/4, restingRounds)
+	c.used, c.left = current, c.apart
 }
 
 // round looks at the containers that grow towards their limits, or at all: with one read where half of the limit is not reached, and not in each
@@ -505,14 +497,9 @@ func (r *Recorder) round(now time.Time, all bool) {
 			}
 			c.next = time.Time{}
 			current, err := r.options.Tree.Current(dir)
-			if err != nil {
+			if c.rest(current, limit/2); err != nil || current < limit/2 {
 				continue
 			}
-			if current < limit/2 {
-				c.restBelow(limit/2, current)
-				continue
-			}
-			c.used, c.apart = current, 0
 			events, err := r.options.Tree.Events(dir)
 			if err != nil {
 				continue
