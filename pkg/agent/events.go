@@ -85,8 +85,8 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 		return ledger.Adjustment{}, err
 	}
 	effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, nil)
-	a.poke() // Run writes the cgroups above while the runtime makes the container, whose start waits for them
 	err = a.prepare(ctx, effects)
+	a.poke() // not before: Run writes the cgroups above while the runtime makes the container, whose start waits for them
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		if !effects.DryRun {

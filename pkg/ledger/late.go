@@ -42,8 +42,7 @@ func (l *Ledger) late(event Event, epoch uint64) error {
 // overtaken returns an error for an event that was received before the container of this name was changed, or before the container
 // with this id ended: the runtime has given it up since. c is nil where the pod has no container of the name.
 func (l *Ledger) overtaken(c *container, id string) error {
-	ended, _ := l.state.EndedContainers.seq(id)
-	if l.step.seq != 0 && (c != nil && l.step.seq < c.Seq || l.step.seq < ended) {
+	if l.step.seq != 0 && (c != nil && l.step.seq < c.Seq || l.state.EndedContainers.has(id, l.step.seq+1)) {
 		return fmt.Errorf("container %s: %w", id, errOvertaken)
 	}
 	return nil

@@ -202,7 +202,7 @@ func (g *Gathered) of(pod Pod) (Pod, Facts) {
 func (n *Needs) ofPods(l *Ledger, g *Gathered, received ...Pod) {
 	for _, pod := range received {
 		p := l.pods[pod.Key()]
-		if known := p != nil && p.ID == pod.ID; g.turn == 0 && !known && pod.Brought == nil && !l.stopped(pod.ID) {
+		if known := p != nil && p.ID == pod.ID; g.turn == 0 && !known && pod.Brought == nil && !l.stopped(pod) {
 			n.Annotations = append(n.Annotations, pod)
 		}
 	}
@@ -212,7 +212,7 @@ func (n *Needs) ofPods(l *Ledger, g *Gathered, received ...Pod) {
 // from files.
 func (n *Needs) ofContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool {
 	path, managed, _ := pod.Path()
-	if !managed || l.stopped(pod.ID) {
+	if !managed || l.stopped(pod) {
 		return false
 	}
 	n.Pod, n.Container, n.Refs = pod, c, []pods.Ref{pod.Ref()}

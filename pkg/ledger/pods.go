@@ -92,7 +92,7 @@ func (l *Ledger) endSandbox(p *pod) {
 
 // podOf returns the pod of an event, made when it is new.
 func (l *Ledger) podOf(received Pod) (*pod, error) {
-	if l.stopped(received.ID) {
+	if l.stopped(received) {
 		l.step.effects.Forget = append(l.step.effects.Forget, received.Ref())
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, errStopped)
 	}
@@ -163,10 +163,10 @@ type Brought struct {
 	Claims      pods.Claims
 }
 
-// stopped reports whether a sandbox has ended.
-func (l *Ledger) stopped(id string) bool {
-	_, stopped := l.state.StoppedSandboxes.seq(id)
-	return stopped
+// stopped reports whether the sandbox of an event has ended.
+func (l *Ledger) stopped(received Pod) bool {
+	p := l.pods[received.Key()]
+	return (p == nil || !slices.Contains(p.Sandboxes, received.ID)) && l.state.StoppedSandboxes.has(received.ID, 0)
 }
 
 // read is what a pod's annotations say.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -211,7 +212,7 @@ type recentID struct {
 const recentSize = 1024
 
 func (r *Recent) add(id string, seq uint64) {
-	if _, known := r.seq(id); known || id == "" {
+	if id == "" || r.has(id, 0) {
 		return
 	}
 	if *r = append(*r, recentID{id, seq}); len(*r) > recentSize {
@@ -219,14 +220,9 @@ func (r *Recent) add(id string, seq uint64) {
 	}
 }
 
-// seq is the one with which an id was added; false for one that was not.
-func (r Recent) seq(id string) (uint64, bool) {
-	for _, ended := range r {
-		if ended.ID == id {
-			return ended.Seq, true
-		}
-	}
-	return 0, false
+// has reports whether an id was added, with this Header.Seq or a later one.
+func (r Recent) has(id string, since uint64) bool {
+	return slices.ContainsFunc(r, func(ended recentID) bool { return ended.Seq >= since && ended.ID == id })
 }
 
 // pod is a living pod with what follows from it.
