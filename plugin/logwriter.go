@@ -14,6 +14,9 @@ import (
 // logLines is how many lines wait for a reader before further ones are left out.
 const logLines = 1024
 
+// logLater is how long the first line waits: it is mostly of an event whose answer is on its way, and needs the processor.
+const logLater = 10 * time.Millisecond
+
 // logWriter formats and writes a log's lines in a goroutine of its own: no event waits for its line, nor for a reader that does
 // not read, such as a container runtime whose disk is full. Lines that find no room are left out and counted.
 type logWriter struct {
@@ -97,6 +100,7 @@ func (l *logWriter) run() {
 		}
 		select {
 		case line := <-l.lines:
+			time.Sleep(logLater)
 			l.write(line)
 		case <-l.stop:
 			return // with nothing left

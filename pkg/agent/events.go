@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -86,7 +87,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	}
 	effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, nil)
 	err = a.prepare(ctx, effects)
-	a.poke() // not before: Run writes the cgroups above while the runtime makes the container, whose start waits for them
+	time.AfterFunc(aboveLater, a.poke)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		if !effects.DryRun {
@@ -138,6 +139,10 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	}
 	return &effects.Answer, nil
 }
+
+// aboveLater is when Run writes the cgroups above a new container, whose start waits for them: the runtime takes longer to make it, and
+// sooner, Run would take the processor from the answer.
+const aboveLater = 10 * time.Millisecond
 
 // prepare does what has to be done before the answer goes out. The error refuses the container.
 func (a *Agent) prepare(ctx context.Context, effects decided) error {
