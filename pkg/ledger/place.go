@@ -434,8 +434,8 @@ func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
 
 // fitPendingResizes tries again to allocate what pending resizes lack, once there may be room.
 func (l *Ledger) fitPendingResizes() {
-	anew := func(p *pod) bool { _, differs := l.unstored(p); return differs }
-	if l.manager == l.stored && !slices.ContainsFunc(l.step.changed, anew) {
+	frees := func(p *pod) bool { _, differs := l.unstored(p); return differs && !p.stored.Empty() }
+	if l.manager == l.stored && !slices.ContainsFunc(l.step.changed, frees) {
 		return
 	}
 	var pending []*container
