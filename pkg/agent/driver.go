@@ -192,7 +192,9 @@ func (a *Agent) stored(ctx context.Context, ticket checkpoint.Ticket) error {
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("the state file was not written in time (a slow disk?), the decision is kept for the next try: %w", err)
 	}
-	a.logStorage()
+	if err != nil {
+		a.logStorage()
+	}
 	return nil
 }
 

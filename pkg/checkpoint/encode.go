@@ -19,7 +19,8 @@ func Encode(policy string, s memorymanager.State) []byte {
 // texts are a state with what each pod's containers are in its text, which is most of it and the same after most decisions.
 type texts struct {
 	memorymanager.State
-	pods []*podText // of Entries
+	pods    []*podText // of Entries
+	amounts bool       // there are PerNode amounts
 }
 
 // podText is a pod's containers in the file, and in the text that the kubelet's checksum is of.
@@ -29,7 +30,7 @@ type podText struct {
 }
 
 func textsOf(s memorymanager.State) texts {
-	t := texts{State: s}
+	t := texts{State: s, amounts: hasAmounts(s)}
 	for _, pod := range byPod(memorymanager.State{Entries: s.Entries}) {
 		t.pods = append(t.pods, &podText{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
 	}
@@ -45,7 +46,7 @@ func (t texts) appendFile(b []byte, format Format, policy string) []byte {
 		format = V3
 	}
 	whole := t
-	if format == V3 && hasAmounts(t.State) { // what stands beside the data is for kubelets that read V1
+	if format == V3 && t.amounts { // what stands beside the data is for kubelets that read V1
 		t = textsOf(withoutAmounts(t.State))
 	}
 	if format != V2 {
@@ -56,9 +57,9 @@ func (t texts) appendFile(b []byte, format Format, policy string) []byte {
 	b = t.appendText(b, format, policy)
 	sum := fnv1a(b[end:])
 	b = appendField(b[:end], `,"checksum":`, uint64(sum))
-	b = appendAmountsSum(b, t.State)
+	b = t.appendAmountsSum(b)
 	if format == V3 {
-		data := string(append(appendAmountsSum(whole.appendState(nil, policy), whole.State), '}'))
+		data := string(append(whole.appendAmountsSum(whole.appendState(nil, policy)), '}'))
 		b = appendString(append(b, `,"data":`...), data)
 		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
 	}
@@ -66,11 +67,11 @@ func (t texts) appendFile(b []byte, format Format, policy string) []byte {
 }
 
 // appendAmountsSum appends the checksum of the per-node amounts, where there are any.
-func appendAmountsSum(b []byte, s memorymanager.State) []byte {
-	if !hasAmounts(s) {
+func (t texts) appendAmountsSum(b []byte) []byte {
+	if !t.amounts {
 		return b
 	}
-	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(s)))
+	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(t.State)))
 }
 
 // byPod groups a state's allocations by pod; its entries are sorted by pod. Pods without allocated containers come last.

@@ -60,20 +60,22 @@ func (w *Writer) Replace(s memorymanager.State) Ticket {
 
 // decided is a state after a decision. Its PerNode amounts would not be true any more.
 func (t texts) decided(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) texts {
-	if hasAmounts(t.State) {
+	if t.amounts {
 		t = textsOf(withoutAmounts(t.State))
 	}
-	var own []memorymanager.PodEntry
+	own := memorymanager.State{Entries: pod.Entries}
 	if pod.Blocks != nil {
-		own = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
+		own.Pods = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
 	}
+	its := textsOf(own)
 	return texts{
 		State: memorymanager.State{
 			Nodes:   nodes,
 			Entries: replaced(t.Entries, pod.Entries, pod.Pod, func(e memorymanager.Entry) string { return e.Pod }),
-			Pods:    replaced(t.Pods, own, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
+			Pods:    replaced(t.Pods, own.Pods, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
 		},
-		pods: replaced(t.pods, textsOf(memorymanager.State{Entries: pod.Entries}).pods, pod.Pod, func(p *podText) string { return p.pod }),
+		pods:    replaced(t.pods, its.pods, pod.Pod, func(p *podText) string { return p.pod }),
+		amounts: its.amounts,
 	}
 }
 
