@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/ports"
 )
 
@@ -39,9 +39,9 @@ const (
 
 // Cluster is a running control plane.
 type Cluster struct {
-	// Client speaks to the API server as the administrator.
-	Client kubernetes.Interface
-
+	// client speaks to the API server as the administrator, by path: Kubernetes' clientset would be compiled for each test of what
+	// imports this package.
+	client    rest.Interface
 	dir       string
 	bin       []string
 	ca        *authority
@@ -107,8 +107,7 @@ func (c *Cluster) Start(ctx context.Context) error {
 		return err
 	}
 	return c.wait(ctx, "the default service account", func(ctx context.Context) error {
-		_, err := c.Client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
-		return err
+		return c.client.Get().AbsPath("/api/v1/namespaces/default/serviceaccounts/default").Do(ctx).Error()
 	})
 }
 
@@ -133,18 +132,15 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
+	config, err := apiserver.Config(c.AdminKubeconfig())
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
-	config.QPS, config.Burst = 500, 1000
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
+	if c.client, err = apiserver.NewClient(config, corev1.SchemeGroupVersion); err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
-	c.Client = client
 	return c.wait(ctx, "kube-apiserver", func(ctx context.Context) error {
-		return client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		return c.client.Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -15,7 +14,7 @@ const topologies = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 
 // Apply creates an object from YAML at a path of the API.
 func (c *Cluster) Apply(ctx context.Context, path string, object []byte) error {
-	err := c.Client.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/yaml").Body(object).Do(ctx).Error()
+	err := c.client.Post().AbsPath(path).SetHeader("Content-Type", "application/yaml").Body(object).Do(ctx).Error()
 	if err != nil {
 		return fmt.Errorf("create an object at %s: %w", path, err)
 	}
@@ -27,16 +26,17 @@ func (c *Cluster) ServeTopologies(ctx context.Context, definition []byte) error 
 	if err := c.Apply(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition); err != nil {
 		return err
 	}
-	name := metav1.ObjectMeta{Name: TopologyAware}
-	role := &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{"topology.node.k8s.io"}, Resources: []string{"noderesourcetopologies"}, Verbs: []string{"get", "list", "watch"}}}}
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: TopologyAware},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:kube-scheduler"}}}
-	if _, err := c.Client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("let the scheduler read NodeResourceTopologies: %w", err)
-	}
-	if _, err := c.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("let the scheduler read NodeResourceTopologies: %w", err)
+	const named = "{apiVersion: rbac.authorization.k8s.io/v1, metadata: {name: " + TopologyAware + "}, "
+	for path, object := range map[string]string{
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles": named + "kind: ClusterRole, rules: [" +
+			"{apiGroups: [topology.node.k8s.io], resources: [noderesourcetopologies], verbs: [get, list, watch]}]}",
+		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings": named + "kind: ClusterRoleBinding, " +
+			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: " + TopologyAware + "}, " +
+			"subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: 'system:kube-scheduler'}]}",
+	} {
+		if err := c.Apply(ctx, path, []byte(object)); err != nil {
+			return fmt.Errorf("let the scheduler read NodeResourceTopologies: %w", err)
+		}
 	}
 	return c.wait(ctx, "NodeResourceTopologies to be served", func(ctx context.Context) error {
 		_, err := c.Topologies(ctx)
@@ -47,7 +47,7 @@ func (c *Cluster) ServeTopologies(ctx context.Context, definition []byte) error 
 // Topologies counts the NodeResourceTopologies.
 func (c *Cluster) Topologies(ctx context.Context) (int, error) {
 	var list metav1.PartialObjectMetadataList
-	text, err := c.Client.Discovery().RESTClient().Get().AbsPath(topologies).
+	text, err := c.client.Get().AbsPath(topologies).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx).Raw()
 	if err != nil {
 		return 0, err
