@@ -54,17 +54,14 @@ func above(name string) []string {
 	return folders
 }
 
-// packCompressed is pack through gzip.
+// packCompressed is pack through gzip. Its best compression takes three times as long for a 300th of the size.
 func (o options) packCompressed(files []file) ([]byte, error) {
 	content, err := o.pack(files)
 	if err != nil {
 		return nil, err
 	}
 	var buffer bytes.Buffer
-	writer, err := gzip.NewWriterLevel(&buffer, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
+	writer := gzip.NewWriter(&buffer)
 	if _, err := writer.Write(content); err != nil {
 		return nil, err
 	}
