@@ -40,7 +40,11 @@ import (
 // CONVERGENCE_SEQUENCES is how many, every second one from a new seed; without it all are the same each time. CONVERGENCE_SEED and CONVERGENCE_SEQUENCE repeat one that failed. pgregory.net/rapid
 // shrinks too, but an event here is numbers that mean something in any state, so that leaving events out is all there is to it.
 func TestItConverges(t *testing.T) {
-	count := number(t, "CONVERGENCE_SEQUENCES", 1_000)
+	usual := uint64(1_000)
+	if testing.Short() {
+		usual = 250
+	}
+	count := number(t, "CONVERGENCE_SEQUENCES", usual)
 	fixed, fresh, first := uint64(1), uint64(1), uint64(0)
 	if os.Getenv("CONVERGENCE_SEQUENCES") != "" {
 		fresh = rand.Uint64()

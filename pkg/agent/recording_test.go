@@ -36,6 +36,10 @@ func recorded(t *testing.T) (option func(*node), replayed func() recording.Summa
 
 // TestReplayOfARandomWalk has segments so small that many begin in the middle of it.
 func TestReplayOfARandomWalk(t *testing.T) {
+	steps := uint64(1000)
+	if testing.Short() {
+		steps = 300
+	}
 	for name, yaml := range map[string]string{
 		"best-effort": "",
 		"pod scope":   "topologyManagerScope: pod\ntopologyManagerPolicy: restricted",
@@ -45,11 +49,11 @@ func TestReplayOfARandomWalk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			record, replayed := recorded(t)
 			w := newWalker(t, *walkSeed, yaml, 10, record)
-			for range 1000 {
+			for range steps {
 				w.step()
 				w.work(context.Background())
 			}
-			if summary := replayed(); summary.Events < 1000 || summary.Decisions < 100 {
+			if summary := replayed(); summary.Events < steps || summary.Decisions < steps/10 {
 				t.Errorf("replayed: %+v", summary)
 			} else {
 				t.Logf("replayed: %+v", summary)

@@ -496,6 +496,10 @@ func walk(t *testing.T, yaml string, steps, quiet int) {
 }
 
 func TestNothingLeaksOnARandomWalk(t *testing.T) {
+	steps := 1000
+	if testing.Short() {
+		steps = 300
+	}
 	for name, yaml := range map[string]string{
 		"best-effort":       "",
 		"restricted":        "topologyManagerPolicy: restricted",
@@ -503,7 +507,7 @@ func TestNothingLeaksOnARandomWalk(t *testing.T) {
 		"crowded":           "topologyManagerPolicy: restricted\nreservedMemory: 0:memory=12Gi;1:memory=11Gi",
 		"crowded, Unpinned": "topologyManagerPolicy: single-numa-node\nonUnsatisfiable: Unpinned\nreservedMemory: 0:memory=12Gi;1:memory=12Gi",
 	} {
-		t.Run(name, func(t *testing.T) { walk(t, yaml, 1000, 1) })
+		t.Run(name, func(t *testing.T) { walk(t, yaml, steps, 1) })
 	}
 }
 

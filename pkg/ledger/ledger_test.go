@@ -212,13 +212,17 @@ var eventSeed = flag.Uint64("seed", 1, "seed of the random events")
 // The same events give the same effects, and at any moment all values follow from what lives: a whole look gives what the
 // single steps gave.
 func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
+	steps := 1500
+	if testing.Short() {
+		steps = 500
+	}
 	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "topologyManagerScope: pod\ntopologyManagerPolicy: restricted\npodLevelResourceManagers: true", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\nmaxMigrationBytes: 4Gi"} {
 		one, other, opened := newLedger(t, yaml), newLedger(t, yaml), newLedger(t, yaml)
 		first := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		second := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		files := map[string]cgroup.Target{}
 		var err error
-		for i := range 1500 {
+		for i := range steps {
 			now := time.Unix(int64(i), 0)
 			event := first.event()
 			if i%50 == 0 { // JSON takes its time

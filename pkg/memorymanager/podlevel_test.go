@@ -157,7 +157,7 @@ func TestExplainAPartJudgesItsPod(t *testing.T) {
 // TestSumsHoldWithPodsOfTheirOwn has pods of both forms come, go, lose containers and outlive restarts, of which some find an
 // older state file: it is replaced as a whole, so that a crash leaves an old one.
 func TestSumsHoldWithPodsOfTheirOwn(t *testing.T) {
-	for seed := range uint64(min(500, *cases/420)) {
+	for seed := range uint64(min(500, number()/420)) {
 		r := rand.New(rand.NewPCG(seed, 17))
 		policy := anyPolicy(r)
 		m := levelMachine(t, policy)

@@ -22,8 +22,16 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "seed of the random cases; 0 takes the time")
-	cases = flag.Int64("cases", 50_000, "number of random cases")
+	cases = flag.Int64("cases", 50_000, "number of random cases; a fifth of them with -short")
 )
+
+// number is how many random cases are wanted.
+func number() int64 {
+	if testing.Short() {
+		return *cases / 5
+	}
+	return *cases
+}
 
 // TestDecisionsAreThoseOfABruteForce compares every decision on random machines with following the rules literally.
 func TestDecisionsAreThoseOfABruteForce(t *testing.T) {
@@ -32,12 +40,13 @@ func TestDecisionsAreThoseOfABruteForce(t *testing.T) {
 		start = uint64(time.Now().UnixNano())
 	}
 	fmt.Printf("random cases: seed %d\n", start)
+	want := number()
 	var done, admitted, bounded atomic.Int64
 	t.Run("shards", func(t *testing.T) {
 		for shard := range uint64(4) {
 			t.Run(fmt.Sprint(shard), func(t *testing.T) {
 				t.Parallel()
-				for n := uint64(0); done.Load() < *cases && !t.Failed(); n++ {
+				for n := uint64(0); done.Load() < want && !t.Failed(); n++ {
 					r := rand.New(rand.NewPCG(start+shard, n))
 					g := newGame(t, r, 1+min(r.IntN(10), r.IntN(14)), 1+r.IntN(3), anyPolicy(r), 0)
 					g.play()

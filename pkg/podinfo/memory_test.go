@@ -73,9 +73,6 @@ const measured = 1000
 // TestThousandPodsFromBothSourcesStaySmall starts a second process of this test that only follows both sources, and reads
 // how much memory it has after their first lists and after 5,000 updates of pods.
 func TestThousandPodsFromBothSourcesStaySmall(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short")
-	}
 	kubeletServer, podServer := newFakeKubelet(t), newPodServer(t)
 	for i := range measured {
 		pod := fullPod(i)
