@@ -22,13 +22,13 @@ COUNT       ?= 1
 # is HTTP/1.1. Without debugging information, of which a release has none, all is compiled a sixth faster.
 FLAGS       := -trimpath -gcflags=all=-dwarf=false -tags grpcnotrace,nethttpomithttp2
 STATIC      := CGO_ENABLED=0
-# GOGC is the compiler's. The tests are not given it, for the daemons that they start would have it, too.
+# GOGC is the compiler's: the tests, and the daemons that they start, run without it.
 BUILD       := GOGC=400 $(STATIC) $(GO) build $(FLAGS)
 # The same commit gives the same bytes. A changed working tree is no commit, and has no provenance.
 RELEASE     := $(STATIC) $(GO) -C deploy run $(FLAGS) ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
                -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
-# `make lint` vets; the tests of ./plugin, which wait for processes, begin first.
-TEST        := test -json -vet=off -parallel 8 -timeout 20m $(FLAGS)
+# `make lint` vets; the tests of ./plugin, which wait for processes, begin first. With -short random walks take fewer steps.
+TEST        := test -json -vet=off -parallel 8 -timeout 20m -exec 'env -u GOGC' $(if $(RACE),,-short) $(FLAGS)
 PACKAGES     = ./plugin ./...
 ifdef RACE
 # The packages that start goroutines, without test support. RACE has the tests of ./plugin build a daemon with the race detector.
@@ -37,7 +37,7 @@ PACKAGES     = ./plugin $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(
 endif
 # All modules' tests as one stream of JSON, from which gotestsum makes one list of what failed and what was skipped. What needs a program
 # of Kubernetes runs in `make e2e`, which builds them.
-TESTS        = status=0; \
+TESTS        = status=0; export GOGC=400; \
                $(BUILD) ./... || status=1; \
                $(STATIC) $(GO) $(TEST) $(PACKAGES) || status=1; \
                $(if $(RACE),CGO_ENABLED=1 $(GO) $(TEST) -race $(CONCURRENT) || status=1;) \
