@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/sirupsen/logrus"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -165,7 +168,7 @@ func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simu
 		return nil, err
 	}
 	defer node.Close()
-	with := agent.Options{Config: c, Machine: of.Machine, StateDir: node.StateDir, Log: log}
+	with := agent.Options{Config: c, Machine: of.Machine, Log: log}
 	if o.podInfo == "kubelet" {
 		with.Providers = []podinfo.Provider{simulator.PodAPI(of.Pods)}
 	}
@@ -178,7 +181,10 @@ func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simu
 	if err != nil {
 		return nil, err
 	}
-	return node.Run(ctx, runtime, runtime)
+	if result, err = node.Run(ctx, runtime, runtime); err == nil && o.keep != "" && string(result.State) != "null" {
+		err = os.WriteFile(filepath.Join(node.StateDir, checkpoint.FileName), result.State, 0o600)
+	}
+	return result, err
 }
 
 // startAgent runs the daemon's agent on a simulated node.

@@ -46,7 +46,7 @@ type Options struct {
 	Machine machine.Machine
 	// Sysfs is the root of the sysfs that Machine comes from, for what changes in it; empty has none.
 	Sysfs string
-	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values.
+	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values; empty keeps none of them.
 	StateDir string
 	// KubeletState is a kubelet's state file to import where StateDir has none; empty imports none.
 	KubeletState string
@@ -234,6 +234,9 @@ func (a *Agent) requestsFile(dir string) string {
 // lockStateDir opens the state folder and keeps other daemons out of it until Close, or the end of the process: each would lose the
 // other's decisions. The error is checkpoint.ErrInUse only.
 func (a *Agent) lockStateDir(dir string) error {
+	if dir == "" {
+		return nil
+	}
 	log := a.log.WithField("stateDir", dir)
 	store, err := checkpoint.Open(dir)
 	if err != nil {
@@ -254,13 +257,16 @@ func (a *Agent) lockStateDir(dir string) error {
 
 // openStateDir opens the files in the state folder and restores the checkpoint.
 func (a *Agent) openStateDir(dir, kubeletState string, resolved config.Resolved) {
+	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})
+	if dir == "" {
+		return
+	}
 	log := a.log.WithField("stateDir", dir)
 	var err error
 	if a.journal, err = a.openJournal(dir); err != nil {
 		a.unusable[protect.JournalFile] = err.Error()
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
-	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})
 	if a.store == nil {
 		return
 	}

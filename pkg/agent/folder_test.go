@@ -88,3 +88,19 @@ func (n *node) writeState(file, text string) {
 		n.Fatal(err)
 	}
 }
+
+// Without a state folder nothing is kept on a disk, nobody is told of a failure, and what is allocated is known all the same.
+func TestWithoutAStateFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	n := newNode(t, "topologyManagerPolicy: single-numa-node", func(n *node) { n.state = "" })
+	n.sync(nil, nil)
+	db := n.pod("db", memoryqos.Guaranteed)
+	n.launch(db, ofPod(db, "app", 4*gi))
+	if state, err := n.State(); err != nil || !strings.Contains(string(state), `"app":[{"numaAffinity":[0]`) {
+		t.Errorf("the state is %s, %v", state, err)
+	}
+	n.stop()
+	if left, log := contents(t, "."), n.log.String(); len(left) > 0 || strings.Contains(log, "level=error") || strings.Contains(log, "level=warn") {
+		t.Errorf("it leaves %v and says\n%s", left, log)
+	}
+}

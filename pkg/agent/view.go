@@ -42,6 +42,13 @@ func (a *Agent) View() *ledger.View {
 	return &own
 }
 
+// Outcome is what was decided about one container.
+func (a *Agent) Outcome(pod, container string) ledger.Outcome {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Outcome(pod, container)
+}
+
 // show takes what the ledger shows now. The lock is held.
 func (a *Agent) show(shown ledger.View) {
 	if !sameView(shown, a.picture.shown) {

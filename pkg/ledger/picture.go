@@ -5,6 +5,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // View returns the present state, with the pods and conditions in no order, and without a Generation. What has not changed since the last
@@ -31,6 +32,33 @@ func (l *Ledger) View() View {
 		view.Pods = append(view.Pods, p.view)
 	}
 	return view
+}
+
+// Outcome is what was decided about a container.
+type Outcome struct {
+	// Request is its memory request, with the source.
+	Request pods.Estimate
+	// Unplaced is why it was rejected or runs without NUMA nodes, with a line for each node; empty when it has its place, or
+	// is not to have one.
+	Unplaced string
+}
+
+// Outcome returns what was decided about a container of a living pod; zero for one that is not known. It costs less than a View.
+func (l *Ledger) Outcome(pod, name string) (o Outcome) {
+	p := l.pods[pod]
+	if p == nil {
+		return o
+	}
+	for i, c := range p.containers {
+		if c.Name == name {
+			o.Request = p.derived.runs[i].request
+		}
+	}
+	newest := slices.IndexFunc(l.state.Rejections, func(r Rejection) bool { return r.UID == pod && r.Container == name })
+	if newest >= 0 {
+		o.Unplaced = l.state.Rejections[newest].Text
+	}
+	return o
 }
 
 // Config is the configuration in force.

@@ -27,6 +27,8 @@ type Agent[S nriplugin.Session] interface {
 // decisions are what an agent shows.
 type decisions interface {
 	View() *ledger.View
+	Outcome(pod, container string) ledger.Outcome
+	State() ([]byte, error)
 }
 
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
@@ -183,23 +185,21 @@ func (d *Direct) Containers() []*api.Container {
 	return containers
 }
 
-// Facts returns what the agent knows of a container.
-func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts, err error) {
-	view := d.agent.View()
-	for pod, c := range view.Containers() {
-		if pod.UID == podUID && c.Name == container {
-			facts.Request = c.Estimate
-		}
-	}
-	for _, r := range slices.Backward(view.Rejections) { // newest first
-		if r.UID == podUID && r.Container == container {
-			facts.Unplaced = r.Text
-		}
-	}
-	return facts, nil
+// Outcome returns what the agent has decided about a container.
+func (d *Direct) Outcome(_ context.Context, podUID, container string) (ledger.Outcome, error) {
+	return d.agent.Outcome(podUID, container), nil
 }
 
 // Nodes returns the agent's node map.
 func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 	return d.agent.View().Nodes, nil
+}
+
+// State returns what the agent has allocated.
+func (d *Direct) State() ([]byte, error) {
+	state, err := d.agent.State()
+	if err != nil {
+		return nil, nil // nothing is allocated
+	}
+	return state, nil
 }

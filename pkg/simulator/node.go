@@ -113,20 +113,20 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
-	facts, failed := n.plugin.Facts(ctx, note.uid, note.Container)
+	decided, failed := n.plugin.Outcome(ctx, note.uid, note.Container)
 	if failed != nil {
 		return false, failed
 	}
-	note.unplaced = facts.Unplaced
+	note.unplaced = decided.Unplaced
 	if err != nil {
 		note.Reason = textOf(err)
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
-	if facts.Unplaced != "" {
-		note.Reason = unpinned + memorymanager.InLine(facts.Unplaced)
+	if decided.Unplaced != "" {
+		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced)
 	}
-	request := facts.Request
+	request := decided.Request
 	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error
 	return true, n.runtime.StartContainer(ctx, asked.Id)
 }

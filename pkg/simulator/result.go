@@ -3,19 +3,14 @@ package simulator
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strconv"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -143,15 +138,10 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 		}
 		result.Ancestors = append(result.Ancestors, ancestor)
 	}
-	state, err := durable.ReadFile(filepath.Join(n.StateDir, checkpoint.FileName))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	result.State = json.RawMessage(state)
-	if len(state) == 0 {
+	if result.State, err = n.plugin.State(); len(result.State) == 0 {
 		result.State = json.RawMessage("null")
 	}
-	return result, nil
+	return result, err
 }
 
 // read takes a container's nodes and memory files from its OCI spec.

@@ -15,9 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
@@ -37,19 +37,12 @@ type Runtime interface {
 
 // Plugin answers what the containers' OCI specs do not have.
 type Plugin interface {
-	// Facts returns what the plugin knows of a container; zero when it does not know the container.
-	Facts(ctx context.Context, podUID, container string) (Facts, error)
+	// Outcome returns what the plugin has decided about a container; zero when it does not know the container.
+	Outcome(ctx context.Context, podUID, container string) (ledger.Outcome, error)
 	// Nodes returns the node map.
 	Nodes(ctx context.Context) ([]memorymanager.NodeState, error)
-}
-
-// Facts are what a plugin knows of a container beyond its OCI spec.
-type Facts struct {
-	// Request is its memory request, with the source.
-	Request pods.Estimate
-	// Unplaced is why it was rejected or runs without NUMA nodes, with a line for each node; empty when it has its place, or
-	// is not to have one.
-	Unplaced string
+	// State returns the state file; nil where nothing is allocated.
+	State() ([]byte, error)
 }
 
 // Options describe a node.
@@ -63,7 +56,7 @@ type Options struct {
 	Systemd bool
 	// Config says which annotations the pods may have.
 	Config config.Config
-	// Dir keeps the cgroup tree and the state folder: a folder that is new or empty. "" makes them in a temporary folder that
+	// Dir keeps the cgroup tree and the plugin's folder: a folder that is new or empty. "" makes them in a temporary folder that
 	// Close removes.
 	Dir string
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
@@ -27,6 +30,7 @@ type plugin struct {
 	status error // how the process ended, once ended is closed
 	log    *bytes.Buffer
 	client http.Client
+	dir    string // its state folder
 }
 
 // stopTimeout is how long the process may take to end before it is killed.
@@ -39,7 +43,7 @@ func start(ctx context.Context, o options, node *simulator.Node, socket, pods st
 		"--cgroups", node.Cgroups.Root(), "--plain-cgroups", "--machine", o.machine, "--config", o.config,
 		"--kubelet-pods-socket", pods, "--metrics-address", "")
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout
-	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: &bytes.Buffer{}}
+	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: &bytes.Buffer{}, dir: node.StateDir}
 	cmd.Stderr = p.log
 	cmd.Env = append(os.Environ(), "NODE_NAME=worker-1") // pictures show it
 	admin := filepath.Join(node.StateDir, "admin.sock")
@@ -89,11 +93,11 @@ func (p *plugin) document(ctx context.Context) (*status.Document, error) {
 	return &document, nil
 }
 
-// Facts returns what the plugin knows of a container.
-func (p *plugin) Facts(ctx context.Context, podUID, container string) (facts simulator.Facts, err error) {
+// Outcome returns what the plugin has decided about a container.
+func (p *plugin) Outcome(ctx context.Context, podUID, container string) (decided ledger.Outcome, err error) {
 	document, err := p.document(ctx)
 	if err != nil {
-		return facts, err
+		return decided, err
 	}
 	for _, pod := range document.Pods {
 		if pod.UID != podUID {
@@ -101,16 +105,16 @@ func (p *plugin) Facts(ctx context.Context, podUID, container string) (facts sim
 		}
 		for _, c := range pod.Containers {
 			if c.Name == container {
-				facts.Request = c.Estimate
+				decided.Request = c.Estimate
 			}
 		}
 		for _, r := range document.Rejections {
 			if r.Namespace == pod.Namespace && r.Pod == pod.Name && r.Container == container {
-				facts.Unplaced = r.Text
+				decided.Unplaced = r.Text
 			}
 		}
 	}
-	return facts, nil
+	return decided, nil
 }
 
 // Nodes returns the plugin's node map.
@@ -120,6 +124,15 @@ func (p *plugin) Nodes(ctx context.Context) ([]memorymanager.NodeState, error) {
 		return nil, err
 	}
 	return document.NodeStates(), nil
+}
+
+// State returns the plugin's state file.
+func (p *plugin) State() ([]byte, error) {
+	state, err := os.ReadFile(filepath.Join(p.dir, checkpoint.FileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return state, err
 }
 
 // awaitSources waits until the plugin is connected to the pod API: a pod before that would show an estimate of its request.

@@ -30,22 +30,7 @@ func NewTree(root string) (*Tree, error) {
 // Root is the folder of the hierarchy.
 func (t *Tree) Root() string { return t.root }
 
-// A new cgroup's files, as the kernel shows them.
-var fresh = map[string]string{
-	"cgroup.controllers": "cpuset cpu memory hugetlb pids",
-	"cgroup.procs":       "",
-	"cpuset.cpus":        "",
-	"cpuset.mems":        cgroup.Default("cpuset.mems"),
-	"memory.min":         cgroup.Default("memory.min"),
-	"memory.low":         cgroup.Default("memory.low"),
-	"memory.high":        cgroup.Default("memory.high"),
-	"memory.max":         cgroup.Default("memory.max"),
-	"memory.current":     cgroup.Default("memory.current"),
-	"memory.events":      "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0",
-	"memory.pressure":    "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0",
-}
-
-// Make makes a cgroup and those above it; files that are there already stay.
+// Make makes a cgroup and those above it, without files: one that is not there is the kernel's default (cgroupfs.Plain).
 func (t *Tree) Make(cgroup string) error {
 	cgroup = path.Clean("/" + cgroup)
 	if cgroup == "/" {
@@ -61,7 +46,7 @@ func (t *Tree) Make(cgroup string) error {
 	if err != nil {
 		return fmt.Errorf("making a cgroup: %w", err)
 	}
-	return t.write(cgroup, fresh)
+	return nil
 }
 
 // Remove removes a cgroup and those in it; one that is not there is fine.
@@ -83,9 +68,14 @@ func (t *Tree) Remove(cgroup string) error {
 	return errors.Join(err, os.Mkdir(at, 0o755), os.RemoveAll(at)) // inotify tells of what is removed, and not of what is moved
 }
 
-// Read returns the text of a cgroup's file, without the newline at its end.
-func (t *Tree) Read(cgroup, file string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(t.root, path.Clean("/"+cgroup), file))
+// Read returns the text of a cgroup's file, without the newline at its end; the kernel's default where it was never written.
+func (t *Tree) Read(dir, file string) (string, error) {
+	dir = filepath.Join(t.root, path.Clean("/"+dir))
+	data, err := os.ReadFile(filepath.Join(dir, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Stat(dir)
+		return cgroup.Default(file), err
+	}
 	return strings.TrimSpace(string(data)), err
 }
 
