@@ -44,10 +44,8 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"not an object":                 {"- 1\n", "not a Kubernetes object"},
 		"a TAB":                         {"apiVersion: v1\nkind: Pod\nmetadata:\n\tname: web\n", "standard input:4: column 1: a TAB character; indent with spaces"},
 		"no kind":                       {"metadata: {name: a}\n", "apiVersion and kind are missing"},
-		"not a pod":                     {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", "no pods in it; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; skipped 1 Service"},
-		"a kind that is not known":      {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: document 2: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
-		"a misspelled kind":             {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: document 2: kind "Podd" of apiVersion "v1" is not known`},
-		"an unknown kind in a list":     {"apiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Service, metadata: {name: a}}\n", `standard input:4: items[0]: document 1: kind "Service" of apiVersion "apps/v1" is not known`},
+		"not a pod":                     {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", "no pods in it; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; skipped what makes no pods: 1 Service"},
+		"pods that have ended":          {pod("{}") + "status: {phase: Succeeded}\n", "CronJob; skipped pods that have ended: 1 Succeeded"},
 		"another API version":           {strings.Replace(pod("{}"), "v1", "v2", 1), `standard input:1: apiVersion "v2" of a Pod is not known; want v1`},
 		"second document wrong":         {pod("{}") + "---\n# web\n" + pod("{limits: {memory: 1GB}}"), `standard input:18: spec.containers[0].resources.limits.memory: "1GB" is not a quantity`},
 		"item of a list wrong":          {"apiVersion: v1\nkind: List\nitems:\n  - apiVersion: v1\n    kind: Pod\n    metadata: {name: a}\n    spec:\n      contaners: []\n", `standard input:8: items[0].spec: unknown field "contaners", did you mean "containers"?`},
@@ -82,6 +80,20 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			refused(t, test.manifest, test.want, "simulate", "--machine", taskPageMachine, "-")
+		})
+	}
+}
+
+func TestManifestsThatAreRefusedWithStrict(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ manifest, want string }{
+		"a kind that is not known":  {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: document 2: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
+		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: document 2: kind "Podd" of apiVersion "v1" is not known`},
+		"an unknown kind in a list": {pod("{}") + "---\napiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Servce, metadata: {name: a}}\n", `standard input:13: items[0]: document 2: kind "Servce" of apiVersion "apps/v1" is not known`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, test.manifest, test.want, "simulate", "--machine", taskPageMachine, "--strict", "-")
 		})
 	}
 }

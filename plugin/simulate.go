@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
@@ -37,6 +39,7 @@ type simulateOptions struct {
 	cpuManagerPolicy        string
 	reservedCPUs            string
 	strict                  bool
+	nodeName                string
 }
 
 func newSimulateCommand() *cobra.Command {
@@ -45,10 +48,10 @@ func newSimulateCommand() *cobra.Command {
 		Use:   "simulate --machine FILE|SYSFS-ROOT MANIFEST…",
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
-Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Kinds of Kubernetes that
-make no pods are skipped, so that the output of "helm template" can be used as it is; any other kind is an error. A manifest is
-a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the configuration enables dra, pods with resource
-claims are not placed: the scheduler may choose their NUMA nodes.
+Pods that have not ended, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. The
+output of "helm template" and "kubectl get -o yaml" can be used as it is: other kinds are skipped, and the last line names those
+that are not known. A manifest is a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the
+configuration enables dra, pods with resource claims are not placed: the scheduler may choose their NUMA nodes.
 
 A pod is admitted as by the kubelet, with its reasons (OutOfcpu, NodeAffinity, …), when the machine has its operating system
 (linux), what it asks for of allocatable CPU, memory, huge pages and extended resources, its labels where the machine file has
@@ -62,7 +65,7 @@ Exit status: 0 when every container was admitted, 1 when one was rejected or lef
 		Example: `  nri-memory-manager simulate --machine testdata/machines/task-page.yaml testdata/pods/*.yaml
   helm template my-chart | nri-memory-manager simulate --machine machine.yaml -
   nri-memory-manager simulate --machine /sys --cpu-manager-policy static --reserved-cpus 0-1 --strict my-pods.yaml
-  kubectl get pods -A -o yaml | nri-memory-manager simulate --machine machine.yaml -o json -`,
+  kubectl get pods -A -o yaml | nri-memory-manager simulate --machine worker-1.yaml --node worker-1 -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -75,7 +78,8 @@ Exit status: 0 when every container was admitted, 1 when one was rejected or lef
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
 	flags.StringArrayVar(&o.expectRejected, "expect-rejected", nil, "POD/CONTAINER that must be rejected, and is then no failure; repeatable")
-	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names")
+	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names; a kind that is not known is an error")
+	flags.StringVar(&o.nodeName, "node", "", "take only the pods on this node (spec.nodeName), and those that are on none")
 	flags.StringVar(&o.cpuManagerPolicy, "cpu-manager-policy", "", "the kubelet's CPU manager policy: none or static; without it the machine file's holds, else none")
 	flags.StringVar(&o.reservedCPUs, "reserved-cpus", "", "CPUs that the kubelet keeps (0-1,64), in place of the machine file's reservedSystemCPUs")
 	flags.CountVarP(&o.verbose, "verbose", "v", "show the plugin's log: -v information, -vv debug")
@@ -115,16 +119,20 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err != nil {
 		return err
 	}
-	if skipped := read.Skipped(); skipped != "" {
-		fmt.Fprintf(errOut, "nri-memory-manager: skipped what makes no pods: %s\n", skipped)
+	if o.strict && read.Unknown != nil {
+		return read.Unknown
 	}
-	if !c.DRA.Enabled && slices.ContainsFunc(read.Pods, func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }) {
-		fmt.Fprintln(errOut, "nri-memory-manager: dra.enabled is false in the configuration: resource claims are ignored")
+	nodes := read.Nodes()
+	if o.nodeName != "" {
+		if err := read.Keep(o.nodeName); err != nil {
+			return fmt.Errorf("--node: %w", err)
+		}
+		nodes = nil
 	}
 	log := logrus.New()
 	log.SetOutput(errOut)
 	log.SetLevel(logrus.ErrorLevel + logrus.Level(min(2*o.verbose, 4)))
-	result, err := o.simulate(ctx, c, simulator.Options{Machine: m, Admission: admission, Pods: read.Pods}, log)
+	result, err := o.simulate(ctx, c, simulator.Options{Machine: m, Admission: admission, Pods: read.Pods, Progress: showProgress(errOut, len(read.Pods))}, log)
 	switch {
 	case errors.Is(err, simulator.ErrNotEmpty):
 		return fmt.Errorf("--keep: %w", err)
@@ -134,10 +142,39 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
 		return commandline.Failed(err)
 	}
+	var notes []string
+	if !c.DRA.Enabled && slices.ContainsFunc(read.Pods, func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }) {
+		notes = append(notes, "dra.enabled is false in the configuration: resource claims are ignored")
+	}
 	if unchecked := admission.Unchecked(); unchecked != "" {
-		fmt.Fprintln(errOut, "nri-memory-manager: "+unchecked)
+		notes = append(notes, unchecked)
+	}
+	if len(nodes) > 1 {
+		notes = append(notes, fmt.Sprintf("the pods are on %d nodes (as %s) and were simulated on one machine: --node takes those of one", len(nodes), strings.Join(nodes[:min(len(nodes), 3)], ", ")))
+	}
+	for _, note := range append(notes, read.LeftOut()...) {
+		fmt.Fprintln(errOut, "nri-memory-manager: "+note)
 	}
 	return o.judge(result, errOut)
+}
+
+// showProgress shows on a terminal how many pods are done, and there only; nil shows nothing.
+func showProgress(errOut io.Writer, pods int) func(done int) {
+	terminal, isFile := errOut.(*os.File)
+	if !isFile {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	return func(done int) {
+		if done%100 == 99 {
+			fmt.Fprintf(terminal, "\r%d of %d pods ", done+1, pods)
+		}
+		if done == pods-1 {
+			fmt.Fprint(terminal, "\r\x1b[K") // the line is empty again
+		}
+	}
 }
 
 // node is the machine and its kubelet's admission, with what the flags say in place of the machine file.

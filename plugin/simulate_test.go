@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
@@ -254,6 +256,85 @@ func TestSimulateReadsWhatPeopleHave(t *testing.T) {
 	}
 	if want := []string{"a", "b", "c", "d-0"}; !slices.Equal(pods, want) {
 		t.Errorf("the pods are %q, want %q", pods, want)
+	}
+}
+
+// What people pipe into simulate: the lists of kubectl and of the API server, kinds of others, pods that have ended or are on other nodes.
+func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
+	t.Parallel()
+	const spec = `spec: {nodeName: %q, containers: [{name: app}]}, status: {phase: %s, ofLaterVersions: 1}}`
+	of := func(name, node, phase string) string {
+		return fmt.Sprintf("{metadata: {name: "+name+"}, "+spec, node, phase)
+	}
+	others := ""
+	for _, kind := range []string{
+		"v1 Service", "apps/v1 ControllerRevision", "policy/v1 PodDisruptionBudget", "gateway.networking.k8s.io/v1 HTTPRoute",
+		"monitoring.coreos.com/v1 ServiceMonitor", "cert-manager.io/v1 Certificate", "monitoring.coreos.com/v1 ServiceMonitor", "apps/v1 Deploymet",
+	} {
+		version, name, _ := strings.Cut(kind, " ")
+		others += "---\n{apiVersion: " + version + ", kind: " + name + ", metadata: {name: a}}\n"
+	}
+	pods := "[" + strings.Join([]string{of("a", "w1", "Running"), of("b", "w2", "Running"), of("c", "", "Pending"), of("d", "w1", "Succeeded"), of("e", "w3", "Failed")}, ", ") + "]\n"
+	said := func(lines ...string) (text string) {
+		for _, line := range lines {
+			text += "nri-memory-manager: " + line + "\n"
+		}
+		return text
+	}
+	const ended = "skipped pods that have ended: 1 Failed, 1 Succeeded"
+	for name, test := range map[string]struct {
+		manifest string
+		flags    []string
+		pods     string
+		said     string
+	}{
+		"kinds of others": {pod("{}") + others, nil, "[web]", said(
+			"skipped what makes no pods: 1 ControllerRevision, 1 HTTPRoute, 1 PodDisruptionBudget, 1 Service",
+			"skipped kinds that are not known, and may make pods: 1 Certificate, 1 Deploymet, 2 ServiceMonitor")},
+		"a PodList": {"apiVersion: v1\nkind: PodList\nitems: " + pods, nil, "[a b c]", said(
+			"the pods are on 2 nodes (as w1, w2) and were simulated on one machine: --node takes those of one", ended)},
+		"one node":                   {"apiVersion: v1\nkind: PodList\nitems: " + pods, []string{"--node", "w2"}, "[b c]", said(ended)},
+		"a list in a list":           {"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: PodList, items: " + pods + "}]\n", []string{"--node", "w1"}, "[a c]", said(ended)},
+		"a DeploymentList":           {"apiVersion: apps/v1\nkind: DeploymentList\nitems: [{metadata: {name: d}, spec: {selector: {}, template: {spec: {containers: [{name: app}]}}}}]\n", nil, "[d-0]", ""},
+		"a kind with a name of List": {pod("{}") + "---\n{apiVersion: example.com/v1, kind: AllowList, metadata: {name: a}}\n", nil, "[web]", said("skipped kinds that are not known, and may make pods: 1 AllowList")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, out, errOut := run(t, test.manifest, append(test.flags, "simulate", "--machine", taskPageMachine, "-o", "json", "-")...)
+			var result simulatedJSON
+			if code == exitOK {
+				must(t, json.Unmarshal([]byte(out), &result))
+			}
+			var names []string
+			for _, container := range result.Containers {
+				names = append(names, container.Pod)
+			}
+			if fmt.Sprint(names) != test.pods || errOut != test.said {
+				t.Errorf("exit %d, pods %v, want %s; it says\n%swant\n%s", code, names, test.pods, errOut, test.said)
+			}
+		})
+	}
+	refused(t, "apiVersion: v1\nkind: PodList\nitems: "+pods, `--node: no pod is on node "w9"`, "simulate", "--machine", taskPageMachine, "--node", "w9", "-")
+}
+
+// How far it is stands on a terminal, and nowhere else.
+func TestSimulateShowsItsProgressOnATerminal(t *testing.T) {
+	t.Parallel()
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	defer terminal.Close()
+	must(t, unix.IoctlSetPointerInt(int(terminal.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	stderr, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+	cmd := exec.Command(binary, "simulate", "--machine", taskPageMachine, "-")
+	cmd.Stdin, cmd.Stderr = strings.NewReader("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: 200, selector: {}, template: {spec: {containers: [{name: a}]}}}\n"), stderr
+	must(t, cmd.Run())
+	must(t, stderr.Close())
+	shown, _ := io.ReadAll(terminal) // EIO once the other side is closed
+	if want := "\r100 of 200 pods \r200 of 200 pods \r\x1b[K"; string(shown) != want {
+		t.Errorf("the terminal shows %q, want %q", shown, want)
 	}
 }
 

@@ -27,6 +27,8 @@ type object struct {
 	path   string // within the document; empty unless it is an item of a list
 	node   *yaml.Node
 	doc    *strictyaml.Document
+	// version and kind are of an item of a list that does not say its own.
+	version, kind string
 	// template is where the pod template is; empty for a Pod.
 	template string
 }

@@ -3,6 +3,7 @@ package simulator
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,26 +19,18 @@ const maxReplicas = 10000
 
 const knownKinds = "Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob"
 
-// podless are the kinds of Kubernetes that make no pods, by API group. Any other kind may make some, and to skip it would hide them.
-var podless = map[string]string{
-	"":                             "ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim PodTemplate ResourceQuota Secret Service ServiceAccount",
-	"admissionregistration.k8s.io": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration",
-	"apiextensions.k8s.io":         "CustomResourceDefinition",
-	"apiregistration.k8s.io":       "APIService",
-	"apps":                         "ControllerRevision",
-	"autoscaling":                  "HorizontalPodAutoscaler",
-	"certificates.k8s.io":          "CertificateSigningRequest ClusterTrustBundle",
-	"coordination.k8s.io":          "Lease",
-	"discovery.k8s.io":             "EndpointSlice",
-	"events.k8s.io":                "Event",
-	"flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
-	"networking.k8s.io":            "Ingress IngressClass IPAddress NetworkPolicy ServiceCIDR",
-	"node.k8s.io":                  "RuntimeClass",
-	"policy":                       "PodDisruptionBudget",
-	"rbac.authorization.k8s.io":    "ClusterRole ClusterRoleBinding Role RoleBinding",
-	"resource.k8s.io":              "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourceSlice",
-	"scheduling.k8s.io":            "PriorityClass",
-	"storage.k8s.io":               "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
+// podless are the kinds of the API groups core, apps and batch that make no pods.
+const podless = "ConfigMap ControllerRevision Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim PodTemplate ResourceQuota Secret Service ServiceAccount"
+
+// makesNoPods reports whether a kind is known to make no pods: one of podless, or any of Kubernetes' other API groups, whose names have no
+// dot or end in .k8s.io.
+func makesNoPods(version, name string) bool {
+	switch group := groupOf(version); group {
+	case "", "apps", "batch":
+		return slices.Contains(strings.Fields(podless), name)
+	default:
+		return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
+	}
 }
 
 // groupOf is the API group of an apiVersion; "" is the core group.

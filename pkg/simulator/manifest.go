@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -21,8 +23,10 @@ import (
 type Manifests struct {
 	// Pods are those that one node can have together.
 	Pods []*corev1.Pod
-	// skipped is how many objects of a kind make no pods.
-	skipped map[string]int
+	// Unknown is an error about the first object that is skipped although its kind may make pods; nil where there is none.
+	Unknown error
+	// How many objects of a kind make no pods, how many may make some, and how many pods have a phase in which they have ended.
+	podless, unknown, ended map[string]int
 	// names and uids have the places of the pods.
 	names, uids map[string]string
 }
@@ -32,7 +36,7 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("no manifest; want files, folders, or - for standard input")
 	}
-	m := &Manifests{skipped: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
+	m := &Manifests{podless: map[string]int{}, unknown: map[string]int{}, ended: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
 	for _, path := range paths {
 		if err := m.readPath(path, stdin); err != nil {
 			return nil, err
@@ -41,24 +45,48 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 	return m, m.refuseNone(strings.Join(paths, ", "))
 }
 
-// Skipped names the kinds of objects that make no pods, with their numbers; empty where there are none.
-func (m *Manifests) Skipped() string {
-	var kinds []string
-	for _, kind := range slices.Sorted(maps.Keys(m.skipped)) {
-		kinds = append(kinds, fmt.Sprintf("%d %s", m.skipped[kind], kind))
+// LeftOut says in a line each what of the manifests is not simulated: kinds that make no pods, pods that have ended, and last kinds that are
+// not known.
+func (m *Manifests) LeftOut() (lines []string) {
+	add := func(what string, numbers map[string]int) {
+		var all []string
+		for _, kind := range slices.Sorted(maps.Keys(numbers)) {
+			all = append(all, fmt.Sprintf("%d %s", numbers[kind], kind))
+		}
+		if len(all) > 0 {
+			lines = append(lines, what+strings.Join(all, ", "))
+		}
 	}
-	return strings.Join(kinds, ", ")
+	add("skipped what makes no pods: ", m.podless)
+	add("skipped pods that have ended: ", m.ended)
+	add("skipped kinds that are not known, and may make pods: ", m.unknown)
+	return lines
 }
 
 func (m *Manifests) refuseNone(name string) error {
 	if len(m.Pods) > 0 {
 		return nil
 	}
-	text := name + ": no pods in it; want a " + knownKinds
-	if skipped := m.Skipped(); skipped != "" {
-		text += "; skipped " + skipped
+	return errors.New(strings.Join(append([]string{name + ": no pods in it; want a " + knownKinds}, m.LeftOut()...), "; "))
+}
+
+// Nodes are the names of the nodes on which pods are (spec.nodeName), sorted.
+func (m *Manifests) Nodes() []string {
+	names := map[string]bool{}
+	for _, pod := range m.Pods {
+		names[pod.Spec.NodeName] = true
 	}
-	return errors.New(text)
+	delete(names, "")
+	return slices.Sorted(maps.Keys(names))
+}
+
+// Keep keeps the pods of one node, and those that are on none yet.
+func (m *Manifests) Keep(node string) error {
+	if names := m.Nodes(); !slices.Contains(names, node) {
+		return fmt.Errorf("no pod is on node %q%s", node, spelling.HintOr(node, append(names, "the name in a pod's spec.nodeName")))
+	}
+	m.Pods = slices.DeleteFunc(m.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && p.Spec.NodeName != node })
+	return nil
 }
 
 func (m *Manifests) readPath(path string, stdin io.Reader) error {
@@ -116,47 +144,44 @@ func (m *Manifests) read(name string, data []byte) error {
 		return err
 	}
 	for i, root := range roots {
-		if err := m.readDocument(name, i+1, root); err != nil {
+		if err := m.readObject(object{file: name, number: i + 1, node: root}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readDocument adds the pods of an object, or of a list of them, which is what "kubectl get -o yaml" prints.
-func (m *Manifests) readDocument(name string, number int, root *yaml.Node) error {
-	if scalar(root, "apiVersion") != "v1" || scalar(root, "kind") != "List" {
-		return m.readObject(object{file: name, number: number, node: root})
-	}
-	items := field(root, "items")
-	if items == nil {
-		return nil
-	}
-	for i, item := range items.Content {
-		if err := m.readObject(object{file: name, number: number, node: item, path: fmt.Sprintf("items[%d]", i)}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readObject adds the pods that an object makes on one node.
+// readObject adds the pods that an object makes on one node, or those of a list of objects: "kubectl get -o yaml" prints a List, the API
+// server one of a kind (PodList), in which each has the kind without saying so.
 func (m *Manifests) readObject(o object) error {
-	version, name := scalar(o.node, "apiVersion"), scalar(o.node, "kind")
+	version, name := cmp.Or(scalar(o.node, "apiVersion"), o.version), cmp.Or(scalar(o.node, "kind"), o.kind)
 	if version == "" || name == "" {
 		return o.wrong("not a Kubernetes object: apiVersion and kind are missing")
+	}
+	if of, isList := strings.CutSuffix(name, "List"); isList {
+		if items := field(o.node, "items"); items != nil {
+			return m.readItems(o, items, version, of)
+		}
 	}
 	kind, known := kinds[version+" "+name]
 	if !known {
 		if other := otherVersion(version, name); other != "" {
 			return o.wrong("apiVersion %q of a %s is not known; want %s", version, name, other)
 		}
-		if !slices.Contains(strings.Fields(podless[groupOf(version)]), name) {
-			return o.wrong("document %d: kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
-				o.number, name, version, knownKinds)
+		if makesNoPods(version, name) {
+			m.podless[name]++
+			return nil
 		}
-		m.skipped[name]++
+		m.unknown[name]++
+		m.Unknown = cmp.Or(m.Unknown, o.wrong("document %d: kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
+			o.number, name, version, knownKinds))
 		return nil
+	}
+	if name == "Pod" {
+		if phase := o.takeStatus(); phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed) {
+			m.ended[phase]++
+			return nil
+		}
 	}
 	text, err := o.checked(kind.of)
 	if err != nil {
@@ -168,6 +193,31 @@ func (m *Manifests) readObject(o object) error {
 	}
 	o.template = kind.template
 	return m.addPods(o, owner)
+}
+
+// readItems adds the pods of a list.
+func (m *Manifests) readItems(list object, items *yaml.Node, version, kind string) error {
+	for i, item := range items.Content {
+		of := object{file: list.file, number: list.number, node: item, path: fmt.Sprintf("items[%d]", i)}
+		if kind != "" {
+			of.version, of.kind = version, kind
+		}
+		if err := m.readObject(of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeStatus takes the status out of a pod, for it may have fields of a newer Kubernetes, and returns its phase.
+func (o *object) takeStatus() (phase string) {
+	for i := 0; i+1 < len(o.node.Content); i += 2 {
+		if o.node.Content[i].Value == "status" {
+			phase = scalar(o.node.Content[i+1], "phase")
+			o.node.Content = slices.Delete(o.node.Content, i, i+2)
+		}
+	}
+	return phase
 }
 
 // checked compares an object with its type, and returns it as YAML for the reader that Kubernetes uses.

@@ -59,6 +59,8 @@ type Options struct {
 	// Dir keeps the cgroup tree and the plugin's folder: a folder that is new or empty. "" makes them in a temporary folder that
 	// Close removes.
 	Dir string
+	// Progress is told how many pods are done; nil is fine.
+	Progress func(pods int)
 }
 
 // Node is a simulated node: the kubelet, the pods' cgroups, and a folder for a plugin.
@@ -72,6 +74,7 @@ type Node struct {
 	config    config.Config
 	admission *Admission
 	toRun     []*corev1.Pod
+	progress  func(pods int)
 	temporary string // a folder that Close removes; "" is none
 
 	runtime    Runtime
@@ -83,7 +86,7 @@ type Node struct {
 
 // NewNode returns a node on which nothing runs yet.
 func NewNode(options Options) (n *Node, err error) {
-	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, admission: options.Admission, toRun: options.Pods}
+	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, admission: options.Admission, toRun: options.Pods, progress: options.Progress}
 	made := n
 	defer func() {
 		if err != nil {
@@ -104,7 +107,10 @@ func NewNode(options Options) (n *Node, err error) {
 // is part of the result.
 func (n *Node) Run(ctx context.Context, runtime Runtime, plugin Plugin) (*Result, error) {
 	n.runtime, n.plugin = runtime, plugin
-	for _, pod := range n.toRun {
+	for i, pod := range n.toRun {
+		if n.progress != nil {
+			n.progress(i)
+		}
 		if err := n.runPod(ctx, pod); err != nil {
 			return nil, err
 		}
