@@ -74,6 +74,6 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(commandline.FlagError)
-	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newOOMCommand(), newReplayCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newStateCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newOOMCommand(), newReplayCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newMachineCommand(), newStateCommand(), newVersionCommand())
 	return root
 }

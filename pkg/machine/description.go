@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -93,4 +95,27 @@ func (m Machine) cores(threads int, doc *strictyaml.Document) (map[int]int, erro
 		}
 	}
 	return cores, nil
+}
+
+// Marshal writes the hardware as a machine file (YAML), of which Describe makes the same. The cores are left out where they are not numbered
+// as on x86.
+func (d Description) Marshal() ([]byte, error) {
+	f := file{PageSize: quantity.Bytes(d.PageSize), Swap: quantity.Bytes(d.Swap)}
+	threads := map[int]int{}
+	for _, core := range d.Cores {
+		threads[core]++
+	}
+	if number := threads[0]; number > 0 {
+		if cores, err := d.cores(number, &strictyaml.Document{}); err == nil && maps.Equal(cores, d.Cores) {
+			f.ThreadsPerCore = &number
+		}
+	}
+	for _, node := range d.Nodes {
+		pools := map[string]uint64{}
+		for _, pool := range node.Hugepages {
+			pools[quantity.Format(pool.PageSize)] = pool.Count
+		}
+		f.Nodes = append(f.Nodes, fileNode{&node.ID, quantity.Bytes(node.Memory), node.CPUs.String(), pools, node.Distances})
+	}
+	return yaml.Marshal(f)
 }

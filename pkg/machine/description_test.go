@@ -29,3 +29,28 @@ func TestDescribeAMachineFile(t *testing.T) {
 		t.Errorf("a machine file without more is %+v, %v", got, err)
 	}
 }
+
+// The cores are in a machine file where threadsPerCore says the same of them.
+func TestMarshalTheCores(t *testing.T) {
+	for name, test := range map[string]struct {
+		cores map[int]int
+		want  string // in the file; "" has none
+	}{
+		"as on x86":      {map[int]int{0: 0, 2: 0, 1: 1, 3: 1}, "threadsPerCore: 2\n"},
+		"one each":       {map[int]int{0: 0, 1: 1, 2: 2, 3: 3}, "threadsPerCore: 1\n"},
+		"side by side":   {map[int]int{0: 0, 1: 0, 2: 2, 3: 2}, ""},
+		"not all of two": {map[int]int{0: 0, 2: 0, 1: 1}, ""},
+		"not known":      {nil, ""},
+	} {
+		d, err := Describe("m.yaml", []byte("nodes: [{id: 0, memory: 1Gi, cpus: 0-3, hugepages: {2Mi: 3}}]\nswap: 1Gi\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Cores = test.cores
+		text, err := d.Marshal()
+		want := "nodes:\n    - id: 0\n      memory: 1Gi\n      cpus: 0-3\n      hugepages: {2Mi: 3}\n      distances: [10]\npageSize: 4Ki\nswap: 1Gi\n" + test.want
+		if err != nil || string(text) != want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, text, want)
+		}
+	}
+}

@@ -24,23 +24,23 @@ type file struct {
 	Nodes []fileNode `yaml:"nodes"`
 	// PageSize is 4Ki when left out.
 	PageSize quantity.Bytes `yaml:"pageSize"`
-	Swap     quantity.Bytes `yaml:"swap"`
+	Swap     quantity.Bytes `yaml:"swap,omitempty"`
 	// The rest is for a simulated kubelet: see Description.
-	ThreadsPerCore     *int              `yaml:"threadsPerCore"`
-	Labels             map[string]string `yaml:"labels"`
-	Resources          map[string]uint64 `yaml:"resources"`
-	MaxPods            *int              `yaml:"maxPods"`
-	CPUManagerPolicy   string            `yaml:"cpuManagerPolicy"`
-	ReservedSystemCPUs string            `yaml:"reservedSystemCPUs"`
+	ThreadsPerCore     *int              `yaml:"threadsPerCore,omitempty"`
+	Labels             map[string]string `yaml:"labels,omitempty"`
+	Resources          map[string]uint64 `yaml:"resources,omitempty"`
+	MaxPods            *int              `yaml:"maxPods,omitempty"`
+	CPUManagerPolicy   string            `yaml:"cpuManagerPolicy,omitempty"`
+	ReservedSystemCPUs string            `yaml:"reservedSystemCPUs,omitempty"`
 }
 
 type fileNode struct {
 	ID     *int           `yaml:"id"`
 	Memory quantity.Bytes `yaml:"memory"`
-	CPUs   string         `yaml:"cpus"`
+	CPUs   string         `yaml:"cpus,omitempty"`
 	// Hugepages are numbers of pages by page size ("2Mi").
-	Hugepages map[string]uint64 `yaml:"hugepages"`
-	Distances []int             `yaml:"distances"`
+	Hugepages map[string]uint64 `yaml:"hugepages,omitempty,flow"`
+	Distances []int             `yaml:"distances,flow"`
 }
 
 // Describe reads a machine file's text (YAML): nodes with id, memory, cpus, hugepages and distances, optionally pageSize and

@@ -64,6 +64,14 @@ func TestTreeAndFileTellTheSameMachine(t *testing.T) {
 			if diff := cmp.Diff(tree, file, sameCPUs); diff != "" {
 				t.Errorf("(-tree +file):\n%s", diff)
 			}
+			text, err := machine.Description{Machine: tree}.Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			marshaled, err := machine.Describe("marshaled", text)
+			if diff := cmp.Diff(tree, marshaled.Machine, sameCPUs); diff != "" || err != nil {
+				t.Errorf("%v (-tree +marshaled):\n%s", err, diff)
+			}
 		})
 	}
 }
