@@ -15,9 +15,10 @@ func (t *Tree) EffectiveMems(cgroup string) (string, error) {
 	return t.nodes(cgroup, "cpuset.mems.effective")
 }
 
-// EffectiveNodes is EffectiveMems as a set; an error, too, for what is none.
+// EffectiveNodes is EffectiveMems as a set, without nodes that a set does not hold; an error, too, for what is none.
 func (t *Tree) EffectiveNodes(cgroup string) (nodeset.Set, error) {
-	return parse(t, cgroup, "cpuset.mems.effective", nodeset.Parse)
+	ids, err := parse(t, cgroup, "cpuset.mems.effective", nodeset.ParseIDs)
+	return nodeset.Of(ids...), err
 }
 
 func (t *Tree) nodes(cgroup, file string) (string, error) {

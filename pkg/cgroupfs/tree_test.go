@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
@@ -79,7 +80,7 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 		var writes []Write
 		tree := open(t, map[string]string{
 			"kubepods/pod1/memory.min": "12345678\n", "kubepods/pod1/memory.high": "max\n", "kubepods/pod1/memory.max": "max\n",
-			"kubepods/pod1/memory.current": "4096\n", "kubepods/pod1/cpuset.mems": "\n", "kubepods/pod1/cpuset.mems.effective": "0-1\n",
+			"kubepods/pod1/memory.current": "4096\n", "kubepods/pod1/cpuset.mems": "\n", "kubepods/pod1/cpuset.mems.effective": "0-1,252-255\n",
 		}, OnWrite(func(w Write) { writes = append(writes, w) }))
 		check := func(name string, got any, err error, want any) {
 			t.Helper()
@@ -98,7 +99,9 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 		mems, err := tree.Mems("kubepods/pod1")
 		check("cpuset.mems", mems, err, "")
 		effective, err := tree.EffectiveMems("kubepods/pod1")
-		check("cpuset.mems.effective", effective, err, "0-1")
+		check("cpuset.mems.effective", effective, err, "0-1,252-255")
+		nodes, err := tree.EffectiveNodes("kubepods/pod1")
+		check("cpuset.mems.effective as a set", nodes, err, nodeset.Of(0, 1)) // which holds no more
 		names, err := tree.List("kubepods")
 		check("the cgroups below", names, err, []string{"pod1"})
 		if _, err := tree.List("kubepods/pod2"); !errors.Is(err, fs.ErrNotExist) {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/utils/cpuset"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -25,10 +27,12 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 		FallBack: c.OnConflict != FollowKubelet, FollowCPUs: c.OnConflict != FollowKubelet, AlignTo: topologymanager.AlignTo(c.OnConflict),
 		Strategy: strategy, Weights: weights}
 
-	r.leaveOut(m)
+	if err := r.leaveOut(m); err != nil {
+		return err
+	}
 	r.Manager.Nearest = r.nearest(m)
 	for i, node := range m.Nodes {
-		if r.LeftOut.Has(node.ID) {
+		if r.leaves(node.ID) {
 			continue
 		}
 		capacity := memorymanager.NodeCapacity{ID: node.ID, Total: node.Memory}
@@ -36,14 +40,14 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 			capacity.Pools = append(capacity.Pools, memorymanager.Pool(pool))
 		}
 		for j, distance := range m.Nodes[i].Distances {
-			if j < len(m.Nodes) && !r.LeftOut.Has(m.Nodes[j].ID) {
+			if j < len(m.Nodes) && !r.leaves(m.Nodes[j].ID) {
 				capacity.Distances = append(capacity.Distances, distance)
 			}
 		}
 		r.Nodes = append(r.Nodes, capacity)
 	}
 	if len(r.Nodes) == 0 {
-		return c.Errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs")
+		return c.Errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs"+include)
 	}
 	if len(c.ReservedMemory) == 0 {
 		return r.spread(keep)
@@ -58,25 +62,45 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 
 // leaveOut leaves out nodes without memory and, unless they are wanted, nodes without CPUs. A machine whose description
 // has no CPUs at all says nothing.
-func (r *Resolved) leaveOut(m machine.Machine) {
+func (r *Resolved) leaveOut(m machine.Machine) error {
 	hasCPUs := func(n machine.Node) bool { return !n.CPUs.IsEmpty() }
 	exclude := r.Config.NodesWithoutCPUs == ExcludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)
+	without, advice := cpuset.New(), include // a list of numbers
 	for _, node := range m.Nodes {
-		if node.Memory == 0 || exclude && !hasCPUs(node) {
+		withoutCPUs := node.Memory > 0 && exclude && !hasCPUs(node)
+		switch {
+		case withoutCPUs:
+			if without = without.Union(cpuset.New(node.ID)); node.ID >= nodeset.Max {
+				advice = ""
+			}
+		case node.ID >= nodeset.Max && (node.Memory > 0 || hasCPUs(node)):
+			return r.Config.Errorf("memoryManagerPolicy", "NUMA node %d cannot be placed on: Static has nodes 0 to %d, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs",
+				node.ID, nodeset.Max-1)
+		}
+		if withoutCPUs || node.Memory == 0 {
 			r.LeftOut = r.LeftOut.Union(nodeset.Of(node.ID))
 		}
-		if node.Memory > 0 && exclude && !hasCPUs(node) {
-			r.Warnings = append(r.Warnings, fmt.Sprintf(
-				"NUMA node %d has no CPUs and is left out: set nodesWithoutCPUs: Include to place containers there", node.ID))
-		}
 	}
+	switch {
+	case without.Size() == 1:
+		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA node %s has no CPUs and is left out%s", without, advice))
+	case without.Size() > 1:
+		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes %s have no CPUs and are left out%s", without, advice))
+	}
+	return nil
 }
+
+// include ends a text about nodes that are left out.
+const include = ": set nodesWithoutCPUs: Include to place containers there"
+
+// leaves reports whether a node is not in the node map.
+func (r *Resolved) leaves(id int) bool { return id >= nodeset.Max || r.LeftOut.Has(id) }
 
 // nearest returns, for each node that is left out, the nodes of the map at the smallest distance.
 func (r *Resolved) nearest(m machine.Machine) map[int]memorymanager.Nearest {
 	all := map[int]memorymanager.Nearest{}
 	for _, node := range m.Nodes {
-		if !r.LeftOut.Has(node.ID) || len(node.Distances) != len(m.Nodes) {
+		if !r.leaves(node.ID) || len(node.Distances) != len(m.Nodes) {
 			continue
 		}
 		nearest := memorymanager.Nearest{Why: "has no memory"}
@@ -86,7 +110,7 @@ func (r *Resolved) nearest(m machine.Machine) map[int]memorymanager.Nearest {
 		least := math.MaxInt
 		for i, distance := range node.Distances {
 			switch other := m.Nodes[i].ID; {
-			case r.LeftOut.Has(other) || distance > least:
+			case r.leaves(other) || distance > least:
 			case distance < least:
 				least, nearest.Nodes = distance, nodeset.Of(other)
 			default:

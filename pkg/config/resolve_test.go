@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -169,8 +170,31 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 		t.Errorf("%v, nodes %+v", err, r.Nodes)
 	}
 	m.Nodes = m.Nodes[2:]
-	if _, err = resolve(t, "", m); err == nil || err.Error() != "c.yaml: nodesWithoutCPUs: no NUMA node of this machine has both memory and CPUs" {
+	if _, err = resolve(t, "", m); err == nil || err.Error() != "c.yaml: nodesWithoutCPUs: no NUMA node of this machine has both memory and CPUs: set nodesWithoutCPUs: Include to place containers there" {
 		t.Errorf("error = %v", err)
+	}
+}
+
+// POWER9 has the memory of GPUs on nodes that neither a set nor the kubelet holds: they are left out, and without placement nothing is.
+func TestNodesAboveThoseOfASet(t *testing.T) {
+	m := fixture(t, "power9")
+	r, err := resolve(t, "", m)
+	if err != nil || len(r.Nodes) != 2 || r.Nodes[1].ID != 8 || !cmp.Equal(r.Nodes[1].Distances, []int{40, 10}) {
+		t.Errorf("%v, nodes %+v", err, r.Nodes)
+	}
+	if want := "NUMA nodes 252-255 have no CPUs and are left out"; len(r.Warnings) != 1 || r.Warnings[0] != want {
+		t.Errorf("warnings = %q, want %q alone", r.Warnings, want)
+	}
+	const want = "memoryManagerPolicy: NUMA node %d cannot be placed on: Static has nodes 0 to 63, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs"
+	if _, err := resolve(t, "nodesWithoutCPUs: Include", m); err == nil || err.Error() != "c.yaml: "+fmt.Sprintf(want, 252) {
+		t.Errorf("error = %v", err)
+	}
+	m.Nodes[1].ID = 64
+	if _, err := resolve(t, "", m); err == nil || err.Error() != "c.yaml: "+fmt.Sprintf(want, 64) {
+		t.Errorf("error = %v", err)
+	}
+	if r, err := resolve(t, "profile: QoS", m); err != nil || r.Static || len(r.Warnings) > 0 {
+		t.Errorf("%v, %+v", err, r)
 	}
 }
 

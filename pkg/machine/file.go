@@ -67,19 +67,17 @@ func (f file) machine(doc *strictyaml.Document) (Machine, error) {
 		return Machine{}, doc.Errorf("nodes", "want at least one NUMA node")
 	}
 	m := Machine{PageSize: int(f.PageSize), Swap: uint64(f.Swap)}
-	var seen nodeset.Set
 	for i, from := range f.Nodes {
 		path := fmt.Sprintf("nodes[%d]", i)
 		if from.ID == nil {
 			return Machine{}, doc.Errorf(path, "id is missing")
 		}
-		if *from.ID < 0 || *from.ID >= nodeset.Max {
-			return Machine{}, doc.Errorf(path+".id", "want a node id from 0 to %d, got %d", nodeset.Max-1, *from.ID)
+		if *from.ID < 0 || *from.ID > nodeset.MaxID {
+			return Machine{}, doc.Errorf(path+".id", "want a node id from 0 to %d, got %d", nodeset.MaxID, *from.ID)
 		}
-		if seen.Has(*from.ID) {
+		if slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.ID == *from.ID }) {
 			return Machine{}, doc.Errorf(path+".id", "node %d is there twice", *from.ID)
 		}
-		seen = seen.Union(nodeset.Of(*from.ID))
 		node, err := from.node(doc, path, len(f.Nodes))
 		if err != nil {
 			return Machine{}, err

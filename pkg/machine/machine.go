@@ -24,7 +24,7 @@ type Machine struct {
 	KernelImage uint64
 }
 
-// NodeIDs are the machine's NUMA nodes.
+// NodeIDs are the machine's NUMA nodes that a set holds.
 func (m Machine) NodeIDs() (ids nodeset.Set) {
 	for _, node := range m.Nodes {
 		ids = ids.Union(nodeset.Of(node.ID))
@@ -34,7 +34,7 @@ func (m Machine) NodeIDs() (ids nodeset.Set) {
 
 // Node is one NUMA node.
 type Node struct {
-	// ID is the kernel's number of the node, 0 to 63.
+	// ID is the kernel's number of the node, 0 to nodeset.MaxID.
 	ID int
 	// Memory is the node's MemTotal in bytes, huge page pools included.
 	Memory uint64

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // Max is the number of distinct node ids a Set can hold: ids 0 to Max-1, as in the kubelet's bit mask.
 const Max = 64
+
+// MaxID is the largest node id of a kernel (CONFIG_NODES_SHIFT of 10). POWER9 has the memory of GPUs on nodes 250 to 255.
+const MaxID = 1023
 
 // Set is a set of NUMA node ids. The zero value is empty; Sets are compared with ==.
 // As a number, bit i stands for node i, so a smaller number is the "narrower" mask of the Topology Manager.
@@ -28,43 +32,55 @@ func Of(ids ...int) Set {
 	return s
 }
 
-// Parse reads the kernel's list format, for example "0-1,3" (cpuset.mems, /sys/devices/system/node/online).
-// An empty or blank text is the empty set.
-func Parse(text string) (Set, error) {
-	text = strings.TrimSpace(text)
-	if text == "" {
-		return 0, nil
-	}
-	var s Set
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		low, err := parseID(first)
-		if err != nil {
-			return 0, fmt.Errorf("node list %q: %w", text, err)
-		}
-		high := low
-		if isRange {
-			if high, err = parseID(last); err != nil {
-				return 0, fmt.Errorf("node list %q: %w", text, err)
-			}
-		}
-		if high < low {
-			return 0, fmt.Errorf("node list %q: range %q runs backwards", text, part)
-		}
-		for id := low; id <= high; id++ {
-			s |= 1 << id
-		}
+// Parse reads the kernel's list format, for example "0-1,3" (cpuset.mems, /sys/devices/system/node/online). An empty or blank text is the
+// empty set; an id that a Set does not hold is an error.
+func Parse(text string) (s Set, err error) {
+	if err := parse(text, Max-1, func(id int) { s |= 1 << id }); err != nil {
+		return 0, err
 	}
 	return s, nil
 }
 
-func parseID(text string) (int, error) {
+// ParseIDs is Parse for any id of the kernel, up to MaxID. The ids are ascending.
+func ParseIDs(text string) (ids []int, err error) {
+	err = parse(text, MaxID, func(id int) { ids = append(ids, id) })
+	slices.Sort(ids)
+	return slices.Compact(ids), err
+}
+
+// parse calls add for each id of a list.
+func parse(text string, most int, add func(id int)) error {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		low, err := parseID(first, most)
+		high := low
+		if isRange && err == nil {
+			high, err = parseID(last, most)
+		}
+		if err != nil {
+			return fmt.Errorf("node list %q: %w", text, err)
+		}
+		if high < low {
+			return fmt.Errorf("node list %q: range %q runs backwards", text, part)
+		}
+		for id := low; id <= high; id++ {
+			add(id)
+		}
+	}
+	return nil
+}
+
+func parseID(text string, most int) (int, error) {
 	id, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a node id", text)
 	}
-	if id >= Max {
-		return 0, fmt.Errorf("node id %d is above %d", id, Max-1)
+	if int(id) > most {
+		return 0, fmt.Errorf("node id %d is above %d", id, most)
 	}
 	return int(id), nil
 }

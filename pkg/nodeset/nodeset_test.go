@@ -2,6 +2,7 @@ package nodeset
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/quick"
@@ -43,6 +44,18 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+func TestParseIDs(t *testing.T) {
+	for text, want := range map[string]string{
+		"0,8,252-255\n": "[0 8 252 253 254 255] <nil>", "": "[] <nil>", "1023,3,0-3": "[0 1 2 3 1023] <nil>",
+		"0,1024": `[0] node list "0,1024": node id 1024 is above 1023`,
+	} {
+		ids, err := ParseIDs(text)
+		if got := fmt.Sprint(ids, err); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
 }
 
 func TestTextOfAnySetReadsBack(t *testing.T) {

@@ -80,7 +80,7 @@ func readPool(folder, size string) (machine.Pool, error) {
 
 // readPages reads a file with a number of huge pages.
 func readPages(path string, pageSize uint64) (uint64, error) {
-	text, err := readLine(path)
+	text, err := readText(path)
 	if err != nil {
 		return 0, err
 	}

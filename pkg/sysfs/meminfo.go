@@ -3,7 +3,6 @@ package sysfs
 import (
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -40,11 +39,11 @@ func Meminfo(proc string) (map[string]uint64, error) {
 
 // readMeminfo reads /proc/meminfo or a NUMA node's meminfo: bytes by name.
 func readMeminfo(path string) (map[string]uint64, error) {
-	data, err := os.ReadFile(path)
+	text, err := readText(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := parseMeminfo(string(data))
+	info, err := parseMeminfo(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

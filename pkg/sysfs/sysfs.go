@@ -45,31 +45,23 @@ func read(root, proc string) (machine.Machine, error) {
 		m.Swap = info["SwapTotal"]
 		m.KernelImage = readKernelImage(filepath.Join(proc, "iomem"))
 	}
-	path := filepath.Join(root, nodesFolder, "online")
-	online, err := readLine(path)
+	ids, err := nodeIDs(filepath.Join(root, nodesFolder))
 	if errors.Is(err, fs.ErrNotExist) && m.MemTotal > 0 {
 		return withoutNUMA(root, m)
 	}
 	if err != nil {
 		return machine.Machine{}, err
 	}
-	ids, err := nodeset.Parse(online)
-	if err != nil {
-		return machine.Machine{}, fmt.Errorf("%s: %w (more than %d NUMA nodes are not supported, by the kubelet neither)", path, err, nodeset.Max)
-	}
-	for id := range ids.All() {
+	for _, id := range ids {
 		node, err := readNode(nodeFolder(root, id), id)
 		if err != nil {
 			return machine.Machine{}, err
 		}
-		if len(node.Distances) != ids.Len() {
+		if len(node.Distances) != len(ids) {
 			return machine.Machine{}, fmt.Errorf("%s: %d distances for %d online nodes",
-				filepath.Join(nodeFolder(root, id), "distance"), len(node.Distances), ids.Len())
+				filepath.Join(nodeFolder(root, id), "distance"), len(node.Distances), len(ids))
 		}
 		m.Nodes = append(m.Nodes, node)
-	}
-	if len(m.Nodes) == 0 {
-		return machine.Machine{}, fmt.Errorf("%s: no NUMA node is online", path)
 	}
 	if proc == "" {
 		for _, node := range m.Nodes {
@@ -77,6 +69,32 @@ func read(root, proc string) (machine.Machine, error) {
 		}
 	}
 	return m, nil
+}
+
+// nodeIDs are the online nodes, or in a copy of sysfs without that file those that have a folder. The error is fs.ErrNotExist where there is
+// neither.
+func nodeIDs(folder string) (ids []int, err error) {
+	path := filepath.Join(folder, "online")
+	online, err := readText(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		folders, _ := filepath.Glob(filepath.Join(folder, "node[0-9]*")) // the pattern is good
+		if len(folders) == 0 {
+			return nil, err
+		}
+		for i, name := range folders {
+			folders[i] = strings.TrimPrefix(filepath.Base(name), "node")
+		}
+		online, err = strings.Join(folders, ","), nil
+	}
+	if err == nil {
+		if ids, err = nodeset.ParseIDs(online); err == nil && len(ids) == 0 {
+			err = errors.New("no NUMA node is online")
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return ids, err
 }
 
 // Refresh reads again what changes while a machine runs: the memory and the huge page pools of its NUMA nodes. The rest stays: MemTotal
@@ -142,15 +160,15 @@ func readMemory(folder string) (node machine.Node, err error) {
 	return node, err
 }
 
-// readLine reads a file that holds one line.
-func readLine(path string) (string, error) {
+// readText reads a file without what surrounds its text: a copy of sysfs may have it end in NUL bytes.
+func readText(path string) (string, error) {
 	data, err := os.ReadFile(path)
-	return strings.TrimSpace(string(data)), err
+	return strings.Trim(string(data), " \t\n\x00"), err
 }
 
 // readCPUs reads a cpulist; a node without CPUs has an empty one.
 func readCPUs(path string) (cpuset.CPUSet, error) {
-	text, err := readLine(path)
+	text, err := readText(path)
 	if err != nil {
 		return cpuset.CPUSet{}, err
 	}
@@ -163,7 +181,7 @@ func readCPUs(path string) (cpuset.CPUSet, error) {
 
 // readDistances reads a row of the SLIT table: one number per online node.
 func readDistances(path string) ([]int, error) {
-	text, err := readLine(path)
+	text, err := readText(path)
 	if err != nil {
 		return nil, err
 	}

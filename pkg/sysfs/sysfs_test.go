@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"path/filepath"
@@ -47,7 +48,7 @@ func write(t *testing.T, path, text string) {
 
 // TestTreeAndFileTellTheSameMachine: each fixture is there as the kernel shows it and as a person writes it.
 func TestTreeAndFileTellTheSameMachine(t *testing.T) {
-	for _, name := range []string{"task-page", "four-unequal", "eight-socket"} {
+	for _, name := range []string{"task-page", "four-unequal", "eight-socket", "power9"} {
 		t.Run(name, func(t *testing.T) {
 			tree, err := Load(unpack(t, fixtures+name+".txtar"))
 			if err != nil {
@@ -73,6 +74,36 @@ func TestTreeAndFileTellTheSameMachine(t *testing.T) {
 				t.Errorf("%v (-tree +marshaled):\n%s", err, diff)
 			}
 		})
+	}
+}
+
+// Copies of sysfs, as hwloc keeps them: without the file online, and with NUL bytes behind what a file says.
+func TestACopyOfSysfsIsTheSameMachine(t *testing.T) {
+	for _, name := range []string{"task-page", "four-unequal", "eight-socket", "power9"} {
+		root := unpack(t, fixtures+name+".txtar")
+		want, err := Load(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(root + "/sys/devices/system/node/online"); err != nil {
+			t.Fatal(err)
+		}
+		if err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(path, append(bytes.TrimSpace(text), 0, 0), 0o644)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load(root)
+		if diff := cmp.Diff(want, got, sameCPUs); diff != "" || err != nil {
+			t.Errorf("%s: %v (-sysfs +copy):\n%s", name, err, diff)
+		}
 	}
 }
 
@@ -172,7 +203,7 @@ func TestDamagedTreeIsOneClearError(t *testing.T) {
 		"proc with too much":      {"proc/meminfo", "MemTotal: 18446744073709551615 kB\n", `"18446744073709551615" is not a number of kB`},
 		"proc without meminfo":    {"proc/meminfo", "-", "proc/meminfo: no such file or directory"},
 		"online empty":            {node + "online", "\n", "online: no NUMA node is online"},
-		"node 64":                 {node + "online", "0-1,64\n", `node id 64 is above 63 (more than 64 NUMA nodes are not supported, by the kubelet neither)`},
+		"node 1024":               {node + "online", "0-1,1024\n", "node/online: node list \"0-1,1024\": node id 1024 is above 1023"},
 		"online unreadable":       {node + "online/x", "", "online: is a directory"},
 		"node gone":               {node + "online", "0,2\n", "node2/meminfo: no such file or directory"},
 		"node without MemTotal":   {node + "node1/meminfo", "Node 1 MemFree: 1 kB\n", "node1/meminfo: no MemTotal"},
