@@ -48,7 +48,7 @@ func TestConfigCheckPrintsWarnings(t *testing.T) {
 	t.Parallel()
 	code, out, _ := runConfig(t, "check", configFile(t, "kubeReserved: {memory: 1Gi}"), "--machine", "../testdata/machines/four-unequal.yaml")
 	for _, want := range []string{
-		"warning: NUMA node 3 has no CPUs and is left out: ", "warning: reservedMemory is not set: kubeReserved 1Gi", "config.yaml is valid.\n", "\n0     65805228Ki   ", "5Gi ",
+		"warning: NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 3\n", "warning: reservedMemory is not set: kubeReserved 1Gi", "config.yaml is valid.\n", "\n0     65805228Ki   ", "5Gi ",
 	} {
 		if code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("exit %d, printed\n%s\nwithout %q", code, out, want)

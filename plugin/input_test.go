@@ -87,9 +87,9 @@ func TestManifestsThatAreRefused(t *testing.T) {
 func TestManifestsThatAreRefusedWithStrict(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ manifest, want string }{
-		"a kind that is not known":  {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: document 2: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
-		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: document 2: kind "Podd" of apiVersion "v1" is not known`},
-		"an unknown kind in a list": {pod("{}") + "---\napiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Servce, metadata: {name: a}}\n", `standard input:13: items[0]: document 2: kind "Servce" of apiVersion "apps/v1" is not known`},
+		"a kind that is not known":  {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
+		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: kind "Podd" of apiVersion "v1" is not known`},
+		"an unknown kind in a list": {pod("{}") + "---\napiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Servce, metadata: {name: a}}\n", `standard input:13: items[0]: kind "Servce" of apiVersion "apps/v1" is not known`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,18 +9,16 @@ import (
 
 // newMachineCommand returns the command "machine".
 func newMachineCommand() *cobra.Command {
-	var machinePath string
-	command := &cobra.Command{
+	return &cobra.Command{
 		Use:   "machine",
 		Short: "Print the machine file of this node, for simulate and config check elsewhere",
 		Long: `Prints what /sys and /proc say of the NUMA nodes, their memory, CPUs, huge pages and distances, and of the cores, also in a
 container. What else simulate may know of a node is not there: labels, extended resources, maxPods, and the kubelet's CPUs.`,
 		Example: `  nri-memory-manager machine > worker-1.yaml
-  kubectl -n kube-system exec POD -- nri-memory-manager machine > worker-1.yaml
-  nri-memory-manager machine --machine copy-of-sysfs > worker-1.yaml`,
+  kubectl -n kube-system exec POD -- nri-memory-manager machine > worker-1.yaml`,
 		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			described, err := sysfs.Describe(machinePath)
+			described, err := sysfs.Describe("")
 			if err != nil {
 				return err
 			}
@@ -31,6 +29,4 @@ container. What else simulate may know of a node is not there: labels, extended 
 			return commandline.Failed(err)
 		},
 	}
-	command.Flags().StringVar(&machinePath, "machine", "", "folder with a copy of sys and proc, instead of this machine")
-	return command
 }

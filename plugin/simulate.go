@@ -122,12 +122,9 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if o.strict && read.Unknown != nil {
 		return read.Unknown
 	}
-	nodes := read.Nodes()
-	if o.nodeName != "" {
-		if err := read.Keep(o.nodeName); err != nil {
-			return fmt.Errorf("--node: %w", err)
-		}
-		nodes = nil
+	nodes, err := read.OnNode(o.nodeName)
+	if err != nil {
+		return fmt.Errorf("--node: %w", err)
 	}
 	log := logrus.New()
 	log.SetOutput(errOut)
@@ -142,14 +139,11 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
 		return commandline.Failed(err)
 	}
-	var notes []string
+	notes := admission.Unchecked()
 	if !c.DRA.Enabled && slices.ContainsFunc(read.Pods, func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }) {
 		notes = append(notes, "dra.enabled is false in the configuration: resource claims are ignored")
 	}
-	if unchecked := admission.Unchecked(); unchecked != "" {
-		notes = append(notes, unchecked)
-	}
-	if len(nodes) > 1 {
+	if o.nodeName == "" && len(nodes) > 1 {
 		notes = append(notes, fmt.Sprintf("the pods are on %d nodes (as %s) and were simulated on one machine: --node takes those of one", len(nodes), strings.Join(nodes[:min(len(nodes), 3)], ", ")))
 	}
 	for _, note := range append(notes, read.LeftOut()...) {
@@ -168,11 +162,8 @@ func showProgress(errOut io.Writer, pods int) func(done int) {
 		return nil
 	}
 	return func(done int) {
-		if done%100 == 99 {
-			fmt.Fprintf(terminal, "\r%d of %d pods ", done+1, pods)
-		}
-		if done == pods-1 {
-			fmt.Fprint(terminal, "\r\x1b[K") // the line is empty again
+		if done%100 == 0 {
+			fmt.Fprintf(terminal, "%d of %d pods\x1b[K\r", done, pods) // what comes next is written over it
 		}
 	}
 }

@@ -333,7 +333,7 @@ func TestSimulateShowsItsProgressOnATerminal(t *testing.T) {
 	must(t, cmd.Run())
 	must(t, stderr.Close())
 	shown, _ := io.ReadAll(terminal) // EIO once the other side is closed
-	if want := "\r100 of 200 pods \r200 of 200 pods \r\x1b[K"; string(shown) != want {
+	if want := "0 of 200 pods\x1b[K\r100 of 200 pods\x1b[K\r"; string(shown) != want {
 		t.Errorf("the terminal shows %q, want %q", shown, want)
 	}
 }

@@ -47,7 +47,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 		r.Nodes = append(r.Nodes, capacity)
 	}
 	if len(r.Nodes) == 0 {
-		return c.Errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs"+include)
+		return c.Errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs; want Include")
 	}
 	if len(c.ReservedMemory) == 0 {
 		return r.spread(keep)
@@ -65,33 +65,25 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 func (r *Resolved) leaveOut(m machine.Machine) error {
 	hasCPUs := func(n machine.Node) bool { return !n.CPUs.IsEmpty() }
 	exclude := r.Config.NodesWithoutCPUs == ExcludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)
-	without, advice := cpuset.New(), include // a list of numbers
+	var without []int
 	for _, node := range m.Nodes {
-		withoutCPUs := node.Memory > 0 && exclude && !hasCPUs(node)
+		out := node.Memory == 0 || exclude && !hasCPUs(node)
 		switch {
-		case withoutCPUs:
-			if without = without.Union(cpuset.New(node.ID)); node.ID >= nodeset.Max {
-				advice = ""
-			}
-		case node.ID >= nodeset.Max && (node.Memory > 0 || hasCPUs(node)):
+		case out && node.Memory > 0:
+			without = append(without, node.ID)
+		case node.ID >= nodeset.Max && !(out && !hasCPUs(node)):
 			return r.Config.Errorf("memoryManagerPolicy", "NUMA node %d cannot be placed on: Static has nodes 0 to %d, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs",
 				node.ID, nodeset.Max-1)
 		}
-		if withoutCPUs || node.Memory == 0 {
+		if out {
 			r.LeftOut = r.LeftOut.Union(nodeset.Of(node.ID))
 		}
 	}
-	switch {
-	case without.Size() == 1:
-		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA node %s has no CPUs and is left out%s", without, advice))
-	case without.Size() > 1:
-		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes %s have no CPUs and are left out%s", without, advice))
+	if len(without) > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): %s", cpuset.New(without...)))
 	}
 	return nil
 }
-
-// include ends a text about nodes that are left out.
-const include = ": set nodesWithoutCPUs: Include to place containers there"
 
 // leaves reports whether a node is not in the node map.
 func (r *Resolved) leaves(id int) bool { return id >= nodeset.Max || r.LeftOut.Has(id) }

@@ -157,7 +157,7 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 	if diff := cmp.Diff(near, r.Manager.Nearest); diff != "" {
 		t.Errorf("the nearest nodes: -want +got\n%s", diff)
 	}
-	if want := "NUMA node 3 has no CPUs and is left out: set nodesWithoutCPUs: Include to place containers there"; r.Warnings[0] != want {
+	if want := "NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 3"; r.Warnings[0] != want {
 		t.Errorf("warnings = %q", r.Warnings)
 	}
 	r, err = resolve(t, "nodesWithoutCPUs: Include", m)
@@ -170,7 +170,7 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 		t.Errorf("%v, nodes %+v", err, r.Nodes)
 	}
 	m.Nodes = m.Nodes[2:]
-	if _, err = resolve(t, "", m); err == nil || err.Error() != "c.yaml: nodesWithoutCPUs: no NUMA node of this machine has both memory and CPUs: set nodesWithoutCPUs: Include to place containers there" {
+	if _, err = resolve(t, "", m); err == nil || err.Error() != "c.yaml: nodesWithoutCPUs: no NUMA node of this machine has both memory and CPUs; want Include" {
 		t.Errorf("error = %v", err)
 	}
 }
@@ -182,7 +182,7 @@ func TestNodesAboveThoseOfASet(t *testing.T) {
 	if err != nil || len(r.Nodes) != 2 || r.Nodes[1].ID != 8 || !cmp.Equal(r.Nodes[1].Distances, []int{40, 10}) {
 		t.Errorf("%v, nodes %+v", err, r.Nodes)
 	}
-	if want := "NUMA nodes 252-255 have no CPUs and are left out"; len(r.Warnings) != 1 || r.Warnings[0] != want {
+	if want := "NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 252-255"; len(r.Warnings) != 1 || r.Warnings[0] != want {
 		t.Errorf("warnings = %q, want %q alone", r.Warnings, want)
 	}
 	const want = "memoryManagerPolicy: NUMA node %d cannot be placed on: Static has nodes 0 to 63, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs"

@@ -45,12 +45,8 @@ type Outcome struct {
 
 // Outcome returns what was decided about a container of a living pod; zero for one that is not known. It costs less than a View.
 func (l *Ledger) Outcome(pod, name string) (o Outcome) {
-	p := l.pods[pod]
-	if p == nil {
-		return o
-	}
-	for i, c := range p.containers {
-		if c.Name == name {
+	if p := l.pods[pod]; p != nil {
+		if i := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == name }); i >= 0 {
 			o.Request = p.derived.runs[i].request
 		}
 	}

@@ -101,13 +101,9 @@ func (m Machine) cores(threads int, doc *strictyaml.Document) (map[int]int, erro
 // as on x86.
 func (d Description) Marshal() ([]byte, error) {
 	f := file{PageSize: quantity.Bytes(d.PageSize), Swap: quantity.Bytes(d.Swap)}
-	threads := map[int]int{}
-	for _, core := range d.Cores {
-		threads[core]++
-	}
-	if number := threads[0]; number > 0 {
-		if cores, err := d.cores(number, &strictyaml.Document{}); err == nil && maps.Equal(cores, d.Cores) {
-			f.ThreadsPerCore = &number
+	for threads := 1; threads <= 8 && len(d.Cores) > 0; threads++ {
+		if cores, err := d.cores(threads, &strictyaml.Document{}); err == nil && maps.Equal(cores, d.Cores) {
+			f.ThreadsPerCore = &threads
 		}
 	}
 	for _, node := range d.Nodes {

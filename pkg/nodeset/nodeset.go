@@ -34,14 +34,15 @@ func Of(ids ...int) Set {
 
 // Parse reads the kernel's list format, for example "0-1,3" (cpuset.mems, /sys/devices/system/node/online). An empty or blank text is the
 // empty set; an id that a Set does not hold is an error.
-func Parse(text string) (s Set, err error) {
+func Parse(text string) (Set, error) {
+	var s Set
 	if err := parse(text, Max-1, func(id int) { s |= 1 << id }); err != nil {
 		return 0, err
 	}
 	return s, nil
 }
 
-// ParseIDs is Parse for any id of the kernel, up to MaxID. The ids are ascending.
+// ParseIDs is Parse of what the kernel says, for any id up to MaxID. The ids are ascending.
 func ParseIDs(text string) (ids []int, err error) {
 	err = parse(text, MaxID, func(id int) { ids = append(ids, id) })
 	slices.Sort(ids)

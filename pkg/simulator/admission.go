@@ -294,10 +294,10 @@ func (a *Admission) notLookedAt() string {
 	return strings.Join(append(parts, "taints", "host ports", "volumes", "ephemeral storage", "devices", "priority"), ", ")
 }
 
-// Unchecked is a line about pods whose node selector or node affinity could not be looked at; empty where there are none.
-func (a *Admission) Unchecked() string {
+// Unchecked is a line about pods whose node selector or node affinity could not be looked at; none where there are none.
+func (a *Admission) Unchecked() []string {
 	if a.unchecked == 0 {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("the machine has no labels: node selector and node affinity of %d pods were not looked at", a.unchecked)
+	return []string{fmt.Sprintf("the machine has no labels: node selector and node affinity of %d pods were not looked at", a.unchecked)}
 }

@@ -22,11 +22,9 @@ import (
 // object is an object of a manifest, and where it is.
 type object struct {
 	file string
-	// number is the document's in the file, from 1; empty ones do not count.
-	number int
-	path   string // within the document; empty unless it is an item of a list
-	node   *yaml.Node
-	doc    *strictyaml.Document
+	path string // within the document; empty unless it is an item of a list
+	node *yaml.Node
+	doc  *strictyaml.Document
 	// version and kind are of an item of a list that does not say its own.
 	version, kind string
 	// template is where the pod template is; empty for a Pod.

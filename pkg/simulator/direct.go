@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -40,12 +39,12 @@ type Direct struct {
 
 	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
 	pods       map[string]ledger.Pod
-	containers []*api.Container
+	containers map[string]*api.Container
 }
 
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
 func Connect[S nriplugin.Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
-	d := &Direct{agent: decides, tree: tree, pods: map[string]ledger.Pod{}}
+	d := &Direct{agent: decides, tree: tree, pods: map[string]ledger.Pod{}, containers: map[string]*api.Container{}}
 	d.session = decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
 	_, err := d.session.Synchronize(ctx, nil, nil)
 	return d, err
@@ -77,7 +76,7 @@ func (d *Direct) CreateContainer(ctx context.Context, container *api.Container) 
 	if err := d.tree.Apply(container); err != nil {
 		return nil, err
 	}
-	d.containers = append(d.containers, container)
+	d.containers[container.Id] = container
 	return container.Linux.Resources.ToOCI(), nil
 }
 
@@ -144,7 +143,7 @@ func (d *Direct) RemovePodSandbox(ctx context.Context, id string) error {
 	if !known {
 		return nil
 	}
-	d.containers = slices.DeleteFunc(d.containers, func(c *api.Container) bool { return c.PodSandboxId == id })
+	maps.DeleteFunc(d.containers, func(_ string, c *api.Container) bool { return c.PodSandboxId == id })
 	delete(d.pods, id)
 	return d.session.RemovePodSandbox(ctx, pod)
 }
@@ -166,21 +165,19 @@ func (d *Direct) update(_ context.Context, updates []ledger.Update) error {
 }
 
 func (d *Direct) find(id string) (*api.Container, error) {
-	for _, container := range d.containers {
-		if container.Id == id {
-			return container, nil
-		}
+	if container := d.containers[id]; container != nil {
+		return container, nil
 	}
 	return nil, fmt.Errorf("no container %q", id)
 }
 
-// Containers returns copies of all containers, in the order of their creation.
+// Containers returns copies of all containers.
 func (d *Direct) Containers() []*api.Container {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	containers := make([]*api.Container, len(d.containers))
-	for i, container := range d.containers {
-		containers[i] = proto.Clone(container).(*api.Container)
+	var containers []*api.Container
+	for _, container := range d.containers {
+		containers = append(containers, proto.Clone(container).(*api.Container))
 	}
 	return containers
 }
@@ -197,9 +194,6 @@ func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 
 // State returns what the agent has allocated.
 func (d *Direct) State() ([]byte, error) {
-	state, err := d.agent.State()
-	if err != nil {
-		return nil, nil // nothing is allocated
-	}
+	state, _ := d.agent.State() // an error says why nothing is
 	return state, nil
 }

@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"fmt"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,24 +23,13 @@ const knownKinds = "Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or 
 // podless are the kinds of the API groups core, apps and batch that make no pods.
 const podless = "ConfigMap ControllerRevision Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim PodTemplate ResourceQuota Secret Service ServiceAccount"
 
-// makesNoPods reports whether a kind is known to make no pods: one of podless, or any of Kubernetes' other API groups, whose names have no
-// dot or end in .k8s.io.
-func makesNoPods(version, name string) bool {
-	switch group := groupOf(version); group {
-	case "", "apps", "batch":
+// makesNoPods reports whether a kind of an API group ("." is core) is known to make no pods: one of podless, or any of Kubernetes' other
+// groups, whose names have no dot or end in .k8s.io.
+func makesNoPods(group, name string) bool {
+	if slices.Contains([]string{".", "apps", "batch"}, group) {
 		return slices.Contains(strings.Fields(podless), name)
-	default:
-		return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 	}
-}
-
-// groupOf is the API group of an apiVersion; "" is the core group.
-func groupOf(version string) string {
-	group, _, grouped := strings.Cut(version, "/")
-	if !grouped {
-		return ""
-	}
-	return group
+	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
 // kind is a kind of object that makes pods.
@@ -109,10 +99,10 @@ func jobOwner(meta metav1.ObjectMeta, spec batchv1.JobSpec) owner {
 // otherVersion returns the apiVersion in which Kubernetes has a kind whose group is right; objects of other groups may have
 // the same kind.
 func otherVersion(version, name string) string {
-	group := groupOf(version)
+	group := path.Dir(version)
 	for key := range kinds {
 		known, kind, _ := strings.Cut(key, " ")
-		if kind == name && (group == groupOf(known) || group == "extensions") {
+		if kind == name && (group == path.Dir(known) || group == "extensions") {
 			return known
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -70,23 +71,19 @@ func (m *Manifests) refuseNone(name string) error {
 	return errors.New(strings.Join(append([]string{name + ": no pods in it; want a " + knownKinds}, m.LeftOut()...), "; "))
 }
 
-// Nodes are the names of the nodes on which pods are (spec.nodeName), sorted.
-func (m *Manifests) Nodes() []string {
+// OnNode keeps the pods on a node (spec.nodeName) or on none, "" keeps all. It returns the names of the nodes that pods were on.
+func (m *Manifests) OnNode(node string) ([]string, error) {
 	names := map[string]bool{}
-	for _, pod := range m.Pods {
-		names[pod.Spec.NodeName] = true
-	}
+	m.Pods = slices.DeleteFunc(m.Pods, func(p *corev1.Pod) bool {
+		names[p.Spec.NodeName] = true
+		return node != "" && p.Spec.NodeName != "" && p.Spec.NodeName != node
+	})
 	delete(names, "")
-	return slices.Sorted(maps.Keys(names))
-}
-
-// Keep keeps the pods of one node, and those that are on none yet.
-func (m *Manifests) Keep(node string) error {
-	if names := m.Nodes(); !slices.Contains(names, node) {
-		return fmt.Errorf("no pod is on node %q%s", node, spelling.HintOr(node, append(names, "the name in a pod's spec.nodeName")))
+	all := slices.Sorted(maps.Keys(names))
+	if node != "" && !names[node] {
+		return nil, fmt.Errorf("no pod is on node %q%s", node, spelling.Hint(node, all))
 	}
-	m.Pods = slices.DeleteFunc(m.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && p.Spec.NodeName != node })
-	return nil
+	return all, nil
 }
 
 func (m *Manifests) readPath(path string, stdin io.Reader) error {
@@ -143,8 +140,8 @@ func (m *Manifests) read(name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	for i, root := range roots {
-		if err := m.readObject(object{file: name, number: i + 1, node: root}); err != nil {
+	for _, root := range roots {
+		if err := m.readObject(object{file: name, node: root}); err != nil {
 			return err
 		}
 	}
@@ -160,7 +157,13 @@ func (m *Manifests) readObject(o object) error {
 	}
 	if of, isList := strings.CutSuffix(name, "List"); isList {
 		if items := field(o.node, "items"); items != nil {
-			return m.readItems(o, items, version, of)
+			for i, item := range items.Content {
+				item := object{file: o.file, node: item, path: strings.TrimPrefix(fmt.Sprintf("%s.items[%d]", o.path, i), "."), version: version, kind: of}
+				if err := m.readObject(item); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 	}
 	kind, known := kinds[version+" "+name]
@@ -168,20 +171,22 @@ func (m *Manifests) readObject(o object) error {
 		if other := otherVersion(version, name); other != "" {
 			return o.wrong("apiVersion %q of a %s is not known; want %s", version, name, other)
 		}
-		if makesNoPods(version, name) {
+		if makesNoPods(path.Dir(version), name) {
 			m.podless[name]++
 			return nil
 		}
 		m.unknown[name]++
-		m.Unknown = cmp.Or(m.Unknown, o.wrong("document %d: kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
-			o.number, name, version, knownKinds))
+		m.Unknown = cmp.Or(m.Unknown, o.wrong("kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
+			name, version, knownKinds))
 		return nil
 	}
-	if name == "Pod" {
-		if phase := o.takeStatus(); phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed) {
+	if status := field(o.node, "status"); status != nil {
+		phase := scalar(status, "phase")
+		if name == "Pod" && (phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed)) {
 			m.ended[phase]++
 			return nil
 		}
+		*status = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} // it may have fields of a newer Kubernetes
 	}
 	text, err := o.checked(kind.of)
 	if err != nil {
@@ -193,31 +198,6 @@ func (m *Manifests) readObject(o object) error {
 	}
 	o.template = kind.template
 	return m.addPods(o, owner)
-}
-
-// readItems adds the pods of a list.
-func (m *Manifests) readItems(list object, items *yaml.Node, version, kind string) error {
-	for i, item := range items.Content {
-		of := object{file: list.file, number: list.number, node: item, path: fmt.Sprintf("items[%d]", i)}
-		if kind != "" {
-			of.version, of.kind = version, kind
-		}
-		if err := m.readObject(of); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// takeStatus takes the status out of a pod, for it may have fields of a newer Kubernetes, and returns its phase.
-func (o *object) takeStatus() (phase string) {
-	for i := 0; i+1 < len(o.node.Content); i += 2 {
-		if o.node.Content[i].Value == "status" {
-			phase = scalar(o.node.Content[i+1], "phase")
-			o.node.Content = slices.Delete(o.node.Content, i, i+2)
-		}
-	}
-	return phase
 }
 
 // checked compares an object with its type, and returns it as YAML for the reader that Kubernetes uses.

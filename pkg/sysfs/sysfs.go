@@ -73,26 +73,21 @@ func read(root, proc string) (machine.Machine, error) {
 
 // nodeIDs are the online nodes, or in a copy of sysfs without that file those that have a folder. The error is fs.ErrNotExist where there is
 // neither.
-func nodeIDs(folder string) (ids []int, err error) {
+func nodeIDs(folder string) ([]int, error) {
 	path := filepath.Join(folder, "online")
 	online, err := readText(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		folders, _ := filepath.Glob(filepath.Join(folder, "node[0-9]*")) // the pattern is good
-		if len(folders) == 0 {
-			return nil, err
-		}
-		for i, name := range folders {
-			folders[i] = strings.TrimPrefix(filepath.Base(name), "node")
-		}
-		online, err = strings.Join(folders, ","), nil
+	if folders, _ := fs.Glob(os.DirFS(folder), "node[0-9]*"); errors.Is(err, fs.ErrNotExist) && len(folders) > 0 { // the pattern is good
+		online, err = strings.ReplaceAll(strings.Join(folders, ","), "node", ""), nil
 	}
-	if err == nil {
-		if ids, err = nodeset.ParseIDs(online); err == nil && len(ids) == 0 {
-			err = errors.New("no NUMA node is online")
-		}
-		if err != nil {
-			err = fmt.Errorf("%s: %w", path, err)
-		}
+	if err != nil {
+		return nil, err
+	}
+	ids, err := nodeset.ParseIDs(online)
+	if err == nil && len(ids) == 0 {
+		err = errors.New("no NUMA node is online")
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
 	}
 	return ids, err
 }
