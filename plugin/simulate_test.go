@@ -174,7 +174,7 @@ func TestSimulateTheDemo(t *testing.T) {
 		if code != exitOK || errOut != "" {
 			t.Fatalf("exit %d: %s", code, errOut)
 		}
-		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "REJECTED\ndefault/too-large app:\n    policy ", "room:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
+		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "REJECTED\ndefault/too-large app:\n    policy ", "nodes 2-3 together have room, but containers use a part of them (node 2) already", "these nodes:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: %q is not in\n%s", driver, want, out)
 			}

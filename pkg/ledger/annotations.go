@@ -69,7 +69,7 @@ func (l *Ledger) checkAnnotations(c *container) error {
 		return nil
 	}
 	err := fmt.Errorf("bad annotations: %s", messages(problems))
-	l.reject(c, BadAnnotation, err.Error(), true)
+	l.reject(c, cause{reason: BadAnnotation, text: err.Error()}, true)
 	return err
 }
 

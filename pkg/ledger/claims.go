@@ -208,7 +208,7 @@ func (l *Ledger) decideByClaims(c *container) (assignment, error) {
 		as.Pinning = "not pinned: " + err.Error()
 	default:
 		as.Pinning = "not pinned: " + err.Error()
-		as.Unplaced = l.reject(c, ClaimNotPrepared, err.Error(), true)
+		as.Unplaced = l.reject(c, cause{reason: ClaimNotPrepared, text: err.Error()}, true)
 		return decided, err
 	}
 	return decided, nil

@@ -187,7 +187,7 @@ func (l *Ledger) unpinnable(c *container) string {
 	case l.manager == nil:
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:
-		return "not pinned: only Guaranteed pods are"
+		return "not pinned: only Guaranteed pods are" + c.pod.whyNotGuaranteed()
 	case c.wishes().NUMA == config.NUMANone:
 		return "not pinned: the pod's annotation numa is none"
 	case c.pod.podLevel():
@@ -363,8 +363,7 @@ func (p Placement) allocated(by memorymanager.Placement) Placement {
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) (assignment, error) {
 	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
-	reason, text := reasonOf(err)
-	as := Placement{Unplaced: l.reject(c, reason, text, refuse), Refusal: c.Refusal}
+	as := Placement{Unplaced: l.reject(c, l.causeOf(err), refuse), Refusal: c.Refusal}
 	if !refuse {
 		as.Pinning, err = "not pinned: "+as.Unplaced.Reason, nil
 	}

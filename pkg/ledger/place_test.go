@@ -89,6 +89,30 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
 	}
 }
 
+// Who runs the node is told which container is in the way; the pod's message, which its namespace reads, names none.
+func TestWhoIsInTheWayOfARejection(t *testing.T) {
+	l := newLedger(t, "topologyManagerPolicy: restricted")
+	effects := l.after(claimed(claimPod("small", ""), "main", 1<<30), claimed(claimPod("large", ""), "main", 20<<30))
+	const want = "default/small, container main, on node 0"
+	if got := l.View().Rejections[0].BarredBy; got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if text := effects.Err.Error(); strings.Contains(text, "small") || !strings.Contains(text, "nodes 0-1 together have room, but containers use a part of them (node 0) already") {
+		t.Errorf("the pod's message is %q", text)
+	}
+}
+
+func TestWhyAPodIsNotGuaranteed(t *testing.T) {
+	l := newLedger(t, "")
+	e := claimed(claimPod("web", "burstable/"), "main", 1<<30)
+	e.Known = pods.Answer{Pod: &pods.Pod{Ref: pods.Ref{UID: "web", Namespace: "default", Name: "web"}, Class: memoryqos.Burstable, Containers: []pods.Container{
+		{Name: "setup", Kind: memoryqos.Init}, {Name: "main", Request: 1 << 30, Limit: 1 << 30, Guaranteed: true}}}, Source: memoryqos.SourceKubelet}
+	const want = ": not pinned: only Guaranteed pods are: its container setup (init) does not request and limit CPU and memory to the same"
+	if got := placed(l, l.after(e), "web", "main"); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
 // A search whose budget is used up still finds nodes, and says so.
 func TestASearchThatIsCutShort(t *testing.T) {
 	machine := "nodes:\n"

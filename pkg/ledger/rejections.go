@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -25,16 +27,23 @@ type Refusal struct {
 	Request memorymanager.Request
 }
 
+// cause is why a container could not be placed.
+type cause struct {
+	reason   memorymanager.Reason
+	text     string // at length, with a line for each NUMA node where the memory manager gives one
+	barredBy string // a Rejection's
+}
+
 // reject notes a container that could not be placed as asked.
-func (l *Ledger) reject(c *container, reason memorymanager.Reason, text string, refused bool) *Rejection {
+func (l *Ledger) reject(c *container, why cause, refused bool) *Rejection {
 	now, count := l.step.now, l.state.Counters.Unpinned
 	if refused = refused && !l.state.Resolved.Config.DryRun(); refused {
 		count = l.state.Counters.Rejections
 	}
-	count[reason.String()]++
+	count[why.reason.String()]++
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
-		Reason: reason.String(), Text: text, Refused: refused,
+		Reason: why.reason.String(), Text: why.text, BarredBy: why.barredBy, Refused: refused,
 	}
 	l.show(rejection)
 	return &rejection
@@ -54,22 +63,28 @@ func (l *Ledger) show(rejection Rejection) {
 // refuse notes a resize that was refused. The same one again is the same rejection, with a text of today.
 func (l *Ledger) refuse(c *container, err error) *Refusal {
 	request := request(c)
-	reason, text := reasonOf(err)
+	why := l.causeOf(err)
 	if c.Refusal == nil || !slices.Equal(c.Refusal.Request, request) {
-		return &Refusal{*l.reject(c, reason, text, true), request}
+		return &Refusal{*l.reject(c, why, true), request}
 	}
 	again := *c.Refusal
-	again.Text, again.Last = text, l.step.now
+	again.Text, again.Last = why.text, l.step.now
 	again.Count++
 	l.show(again.Rejection)
 	return &again
 }
 
-// reasonOf is why a container could not be placed, at length with a line for each NUMA node where the memory manager gives one: NotPreferred
-// is the one reason that is not the memory manager's.
-func reasonOf(err error) (reason memorymanager.Reason, text string) {
-	if rejection, ok := errors.AsType[*memorymanager.Rejection](err); ok {
-		return rejection.Reason, rejection.Text()
+// causeOf is why a container could not be placed: NotPreferred is the one reason that is not the memory manager's.
+func (l *Ledger) causeOf(err error) cause {
+	rejection, ok := errors.AsType[*memorymanager.Rejection](err)
+	if !ok {
+		return cause{reason: NotPreferred, text: err.Error()}
 	}
-	return NotPreferred, err.Error()
+	var holders []string
+	for _, h := range rejection.Holders {
+		if p := l.pods[h.Pod]; p != nil {
+			holders = append(holders, fmt.Sprintf("%s/%s, container %s, on %s", p.Namespace, p.Name, h.Container, h.Nodes.Named()))
+		}
+	}
+	return cause{rejection.Reason, rejection.Text(), strings.Join(holders, "; ")}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -216,6 +217,19 @@ func (l *Ledger) seeContainers(siblings Presence) {
 }
 
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
+
+// whyNotGuaranteed names the first container that keeps a Burstable pod from being Guaranteed, where its spec is known.
+func (p *pod) whyNotGuaranteed() string {
+	if p.class() != memoryqos.Burstable || p.Info == nil || p.Info.PodLevel() {
+		return ""
+	}
+	for _, c := range p.Info.Containers {
+		if !c.Guaranteed && c.Kind != memoryqos.Ephemeral {
+			return fmt.Sprintf(": its container %s (%s) does not request and limit CPU and memory to the same", c.Name, c.Kind)
+		}
+	}
+	return ""
+}
 
 // kind is the container's role; see role.
 func (c *container) kind() memoryqos.Kind { return c.pod.role(c.Name) }

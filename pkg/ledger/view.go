@@ -186,6 +186,8 @@ type Rejection struct {
 	Reason string `json:"reason"`
 	// Text says why, without the container's name; it may have more lines.
 	Text string `json:"text"`
+	// BarredBy names containers that keep this one from NUMA nodes with room, for who runs the node: they may be in other namespaces.
+	BarredBy string `json:"barredBy,omitempty"`
 	// Refused is unset when the container runs all the same, unpinned.
 	Refused bool `json:"refused"`
 }

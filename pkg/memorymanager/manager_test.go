@@ -164,6 +164,8 @@ func TestRejections(t *testing.T) {
 		c      memorymanager.Container
 		reason memorymanager.Reason
 		err    string
+		// holders are who keeps the container from nodes with room
+		holders []memorymanager.Holder
 	}{
 		"one node by itself is too small": {
 			nodes: seed, policy: topologymanager.SingleNUMANode, c: app("p", 150*gi), reason: memorymanager.TopologyAffinityError,
@@ -174,7 +176,32 @@ func TestRejections(t *testing.T) {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 15*gi)}, c: app("b", gi+1),
 			reason: memorymanager.TopologyAffinityError,
 			err: "policy restricted, scope container: only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
+				"node 1 has room, but containers use it together with the rest of nodes 0-1: only a container that gets all of these may join them: " +
 				"node 0 (group 0-1): 0 of 10Gi free, 1Gi needed; node 1 (group 0-1): 5Gi of 10Gi free, 1Gi needed",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
+		},
+		"one container alone on a node bars the group": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "policy restricted, scope container: nodes 0-1 together have room, but containers use a part of them (node 0) already: " +
+				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
+				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0)}},
+		},
+		"a container on each node bars the group, and one of those needed is named": {
+			nodes: plain(3), policy: topologymanager.BestEffort,
+			first: []memorymanager.Container{app("a", 6*gi), app("b", 6*gi), app("d", gi)}, c: app("e", 12*gi),
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "policy best-effort, scope container: nodes 1-2 together have room, but containers use a part of them (node 1) already: " +
+				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
+				"node 0: 3Gi of 10Gi free, 12Gi needed; node 1: 4Gi of 10Gi free, 12Gi needed; node 2: 10Gi of 10Gi free, 12Gi needed",
+			holders: []memorymanager.Holder{{Pod: "b", Container: "c", Nodes: nodeset.Of(1)}},
+		},
+		"several nodes bar nothing where the policy wants one": {
+			nodes: plain(2), policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "policy single-numa-node, scope container: no set of NUMA nodes has room: " +
+				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
 		},
 		"everything is full": {
 			nodes: plain(1), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 8*gi)}, c: app("b", 3*gi),
@@ -253,6 +280,9 @@ func TestRejections(t *testing.T) {
 			}
 			if !strings.Contains(err.Error(), test.err) {
 				t.Errorf("got  %s\nwant %s", err, test.err)
+			}
+			if diff := cmp.Diff(test.holders, rejected.Holders); diff != "" {
+				t.Errorf("who keeps it from nodes with room: %s", diff)
 			}
 			if diff := cmp.Diff(before, m.State()); diff != "" {
 				t.Errorf("the state changed: %s", diff)
@@ -677,7 +707,7 @@ func TestExplain(t *testing.T) {
 			},
 		},
 		"nothing fits": {
-			c: app("b", 25*gi), err: "no set of NUMA nodes has room",
+			c: app("b", 25*gi), err: "nodes 1-3 together have room, but containers use a part of them (nodes 0-1) already",
 			want: []string{
 				"0 0 of 10Gi free, 25Gi needed", "1 5Gi of 10Gi free, 25Gi needed",
 				"2 10Gi of 10Gi free, 25Gi needed", "3 10Gi of 10Gi free, 25Gi needed",

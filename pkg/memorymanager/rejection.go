@@ -37,6 +37,8 @@ type Rejection struct {
 	Affinity *topologymanager.Hint
 	// Nodes are what each node has of the request; empty when no node could have changed the outcome.
 	Nodes []NodeRoom
+	// Holders are containers that keep this one from nodes with room.
+	Holders []Holder
 }
 
 // NodeRoom is what one node has of a request.
@@ -145,6 +147,9 @@ func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 // rejectNodes rejects a container for what the nodes have free, which it lists.
 func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
+	if barred, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil {
+		r.Cause, r.Holders = strings.TrimPrefix(cause+": "+barred, noRoom+": "), holders
+	}
 	for id := range m.all.All() {
 		node := NodeRoom{Node: id, Group: m.groups[id]}
 		for _, amount := range c.Request {

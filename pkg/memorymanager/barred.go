@@ -1,0 +1,77 @@
+package memorymanager
+
+import (
+	"fmt"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// Holder is a container whose allocation keeps others from NUMA nodes that have room.
+type Holder struct {
+	Pod, Container string // UID and name
+	Nodes          nodeset.Set
+}
+
+// barred says which nodes have a request free although the groups keep the container from them, with a container on each group that does; ""
+// where memory is missing. Groups are the kubelet's rule: see Manager.
+func (m *Manager) barred(c Container) (text string, holders []Holder) {
+	h, known := m.hintsFor(c.Pod, c.Request)
+	nodes := h.roomiest()
+	if !known || nodes.Empty() || h.lawful(nodes) || m.rules.Insists && !h.minimal(nodes.Len()) {
+		return "", nil
+	}
+	var used nodeset.Set
+	for rest := nodes &^ h.unused; !rest.Empty(); rest &^= m.groups[rest.First()] {
+		group := m.groups[rest.First()]
+		used |= group
+		if holder, ok := m.holder(group); ok {
+			holders = append(holders, holder)
+		}
+	}
+	if nodes.Len() == 1 {
+		return fmt.Sprintf("%s has room, but containers use it together with the rest of nodes %s: only a container that gets all of these may join them",
+			nodes.Named(), used), holders
+	}
+	return fmt.Sprintf("%s together have room, but containers use a part of them (%s) already: a container gets several nodes only where nobody is, or where "+
+		"all who are there have exactly these nodes", nodes.Named(), used.Named()), holders
+}
+
+// roomiest are the fewest nodes that have the request free, or about the fewest where it is of several types, whatever the groups say; one alone
+// where the policy wants one. It is empty where there are none.
+func (h *hints) roomiest() (nodes nodeset.Set) {
+	most := h.m.all.Len()
+	if h.m.rules.OneNode {
+		most = 1
+	}
+	for nodes.Len() < most && !h.fits(nodes) {
+		var best int
+		var gain uint64
+		for id := range (h.m.all &^ nodes).All() {
+			for t, c := range h.columns {
+				if c.freeOf(nodes) < h.want[t] && c.free(id) > gain {
+					best, gain = id, c.free(id)
+				}
+			}
+		}
+		if gain == 0 {
+			return 0
+		}
+		nodes |= nodeset.Of(best)
+	}
+	if !h.fits(nodes) {
+		return 0
+	}
+	return nodes
+}
+
+// holder is a container on exactly these nodes, the one with the lowest pod UID.
+func (m *Manager) holder(nodes nodeset.Set) (Holder, bool) {
+	for _, p := range m.list {
+		for _, c := range p.containers {
+			if span(c.blocks) == nodes {
+				return Holder{p.uid, c.name, nodes}, true
+			}
+		}
+	}
+	return Holder{}, false
+}
