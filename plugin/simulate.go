@@ -154,10 +154,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 
 // showProgress shows on a terminal how many pods are done, and there only; nil shows nothing.
 func showProgress(errOut io.Writer, pods int) func(done int) {
-	terminal, isFile := errOut.(*os.File)
-	if !isFile {
-		return nil
-	}
+	terminal, _ := errOut.(*os.File) // a nil one has no descriptor, and is none
 	if _, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS); err != nil {
 		return nil
 	}

@@ -34,8 +34,7 @@ func Of(ids ...int) Set {
 
 // Parse reads the kernel's list format, for example "0-1,3" (cpuset.mems, /sys/devices/system/node/online). An empty or blank text is the
 // empty set; an id that a Set does not hold is an error.
-func Parse(text string) (Set, error) {
-	var s Set
+func Parse(text string) (s Set, err error) {
 	if err := parse(text, Max-1, func(id int) { s |= 1 << id }); err != nil {
 		return 0, err
 	}
