@@ -26,6 +26,8 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
 
 // version is what the chart's folder says, so that both render the same.
@@ -61,6 +63,8 @@ func build(t *testing.T) map[string][]byte {
 
 // TestRelease builds a release twice and uses it as those do who download it.
 func TestRelease(t *testing.T) {
+	needs.Program(t, "tar", "tar")
+	needs.Program(t, "gzip", "gzip")
 	first, second := build(t), build(t)
 	folder := "nri-memory-manager-" + version + "-linux-" + runtime.GOARCH
 	client := "kubectl-memory_manager-" + version + "-linux-" + runtime.GOARCH + ".tar.gz"
