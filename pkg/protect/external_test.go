@@ -492,3 +492,39 @@ func TestKubepodsMadeAgainIsFollowed(t *testing.T) {
 		}
 	}
 }
+
+// The pod of a BestEffort container has no values, and its controllers are watched all the same until its last container has ended.
+func TestAControllerOfAPodWithoutValues(t *testing.T) {
+	const pod = "kubepods/besteffort/podb"
+	n := running(t, pod+"/one", pod+"/two")
+	high := uint64(8192)
+	target := func(name string) cgroup.Target {
+		return cgroup.Target{Cgroup: pod + "/" + name, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
+	}
+	if err := errors.Join(n.DesireAll([]cgroup.Target{target("one"), target("two")}), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	comesBack := func(file string) {
+		t.Helper()
+		n.holds(t, file, "8192")
+		resetFile(t, n, file)
+		n.overwrite(t, pod+"/cgroup.subtree_control", "+memory")
+		n.holds(t, file, "8192")
+	}
+	comesBack(pod + "/one/memory.high")
+	ends := func(name string) {
+		t.Helper()
+		if err := errors.Join(os.RemoveAll(filepath.Join(n.Root(), pod, name)), n.Desire(nil, []string{pod + "/" + name}), n.Settle(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends("one")
+	comesBack(pod + "/two/memory.high")
+	if told := n.Told(); !told[pod] || !told[pod+"/two"] || told[pod+"/one"] {
+		t.Errorf("the kernel tells of %v", told)
+	}
+	ends("two")
+	if count := n.watcher.Watches(); count > 0 {
+		t.Errorf("%d watches are left", count)
+	}
+}

@@ -125,6 +125,14 @@ func (r *row) rests() bool {
 	return r.state == desired && !r.unclear && !r.any(func(s state) bool { return !s.settled() })
 }
 
+// above is the cgroup of a container's pod, which has a row of its own where it has values; "" for what is no container.
+func (r *row) above() string {
+	if r.level != cgroup.LevelContainer {
+		return ""
+	}
+	return path.Dir(r.cgroup)
+}
+
 func (r *row) abovePods() bool { return r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer }
 
 // on makes a transition.
@@ -451,7 +459,17 @@ func (p *Protector) watch(t *part) {
 	}
 	t.watched = true // unless what is heard of it meanwhile says that it is another one
 	var err error
-	p.outside(func() { err = p.watcher.Watch(cgroupfs.Change{Cgroup: t.dir}) })
+	dirs := []string{t.dir}
+	if above := t.above(); p.rows[above] != nil {
+		p.watch(p.rows[above].parts[0])
+	} else if above != "" { // a pod without values, whose controllers have containers' values all the same
+		dirs = append(dirs, above)
+	}
+	p.outside(func() {
+		for _, dir := range dirs {
+			err = errors.Join(err, p.watcher.Watch(cgroupfs.Change{Cgroup: dir}))
+		}
+	})
 	if err != nil {
 		t.watched = false
 		if !errors.Is(err, fs.ErrNotExist) && !p.blind {
@@ -471,15 +489,33 @@ func (p *Protector) Told() map[string]bool {
 	told := make(map[string]bool, len(p.rows))
 	for dir, r := range p.rows {
 		told[dir] = r.parts[0].watched
+		if above := r.above(); above != "" && p.rows[above] == nil {
+			told[above] = told[dir]
+		}
 	}
 	return told
 }
 
-// unwatch ends the watch of a row that has ended, unless another one has its cgroup.
+// unwatch ends the watch of a row that has ended, unless another one has its cgroup, and that of a pod of which no container is left.
 func (p *Protector) unwatch(t *part) {
-	if p.watcher != nil && p.rows[t.cgroup] == nil {
+	if p.watcher == nil || p.rows[t.cgroup] != nil {
+		return
+	}
+	if !p.hasContainers(t.dir) {
 		p.watcher.Unwatch(cgroupfs.Change{Cgroup: t.dir})
 	}
+	if above := t.above(); above != "" && p.rows[above] == nil && !p.hasContainers(above) {
+		p.watcher.Unwatch(cgroupfs.Change{Cgroup: above})
+	}
+}
+
+func (p *Protector) hasContainers(pod string) bool {
+	for _, r := range p.rows {
+		if r.above() == pod {
+			return true
+		}
+	}
+	return false
 }
 
 // heard enters which files are to be looked at because of a change.
