@@ -110,6 +110,17 @@ func (a *Agent) look(at ledger.Place) {
 	}
 }
 
+// endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
+func (a *Agent) endPods(ctx context.Context) (left bool) {
+	ending := a.ending()
+	if len(ending) == 0 {
+		return false
+	}
+	a.endGone(ending)
+	a.protect(ctx)
+	return len(a.ending()) > 0
+}
+
 // ending are the pods without a sandbox, which end with their cgroups.
 func (a *Agent) ending() []ledger.Place {
 	a.mu.Lock()

@@ -455,3 +455,57 @@ func TestALookThatBeganBeforeAStart(t *testing.T) {
 	}
 	n.want("memory.min of the running container", n.file(one.CgroupsPath, "memory.min"), before)
 }
+
+// What an ended pod had is free soon after its cgroup's end, which comes after its containers', also where the kernel does not tell of it.
+func TestAnEndedPodIsFreeWithoutThePeriodicLook(t *testing.T) {
+	for name, test := range map[string]struct {
+		yaml    string
+		watches bool
+		class   memoryqos.QOSClass
+	}{
+		"by default":       {"", true, memoryqos.Guaranteed},
+		"NUMA alone":       {"profile: NUMA\n", true, memoryqos.Guaranteed},
+		"no reservation":   {"memoryReservationPolicy: None\n", true, memoryqos.Guaranteed},
+		"in a dry run":     {"profile: Observe\n", true, memoryqos.Guaranteed},
+		"without inotify":  {"", false, memoryqos.Guaranteed},
+		"a Burstable pod":  {"", true, memoryqos.Burstable},
+		"a BestEffort pod": {"", true, memoryqos.BestEffort},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, test.yaml, func(n *node) { n.watches, n.check = test.watches, time.Hour })
+			n.background()
+			pod := n.pod("pod", test.class)
+			limit := uint64(2 * gi)
+			if test.class == memoryqos.BestEffort {
+				limit = 0
+			}
+			a := n.launch(pod, ofPod(pod, "a", limit))
+			n.reconcile(t.Context())
+			n.must(n.StopContainer(t.Context(), pod, a))
+			n.must(n.StopPodSandbox(t.Context(), pod))
+			n.rmdir(a.CgroupsPath)
+			n.rmdir(pod.CgroupParent)
+			eventually(t, "the pod has ended", func() bool { return len(n.View().Pods) == 0 })
+		})
+	}
+}
+
+// A limit that is written after it was read and before the kernel tells of it is read again.
+func TestALimitThatChangesBeforeItIsWatched(t *testing.T) {
+	for name, yaml := range map[string]string{"at a start": "", "after a dry run": "profile: Observe\n"} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, yaml, func(n *node) { n.watches, n.check = true, time.Hour })
+			pod := n.pod("pod", memoryqos.Guaranteed)
+			a := n.launch(pod, ofPod(pod, "a", 2*gi))
+			if yaml == "" {
+				n.stop()
+				n.start()
+				n.sync([]Pod{pod}, []Container{a})
+			}
+			n.writeFile(a.CgroupsPath, "memory.max", bytesOf(3*gi))
+			n.must(n.Reconfigure(t.Context(), parseConfig(t, "")))
+			n.background()
+			eventually(t, "the limit is known", func() bool { return n.containerView(pod, "a").Limit == 3*gi })
+		})
+	}
+}

@@ -10,6 +10,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
+// endingPeriod is how often the cgroups of pods without a sandbox are looked at: not of all does the kernel tell. A kubelet removes them within
+// two seconds, or runs another sandbox.
+const endingPeriod = time.Second
+
 // Run does the work beside the events until ctx ends: it keeps the sources of requests connected, reconciles every
 // checkPeriod, repairs what others overwrite, and brings running containers to better requests.
 func (a *Agent) Run(ctx context.Context) error {
@@ -24,6 +28,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection
 	defer guard.stop()
+	var ending <-chan time.Time // nil while no pod is ending
 	ticker := time.NewTicker(a.checkPeriod)
 	defer ticker.Stop()
 	for {
@@ -42,8 +47,12 @@ func (a *Agent) Run(ctx context.Context) error {
 			default: // the last look still waits, for the disk or for memory that is moved
 			}
 		case <-a.wake:
+		case <-ending:
 		}
 		a.work(ctx)
+		if ending = nil; a.endPods(ctx) {
+			ending = time.After(endingPeriod)
+		}
 	}
 }
 

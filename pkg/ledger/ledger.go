@@ -47,6 +47,7 @@ type Ledger struct {
 
 	pods       map[string]*pod       // every living pod, by UID
 	living     []*pod                // the same pods, as state.Pods
+	added      int                   // pods so far
 	containers map[string]*container // every container that has not ended, by the runtime's id
 	used       map[claims.Ref]use    // the parts of resource claims that containers have
 

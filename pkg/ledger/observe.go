@@ -43,14 +43,14 @@ const (
 	toldLooks   = 60 // ten minutes
 )
 
-// Places are those of the managed pods and their containers whose turn it is in the periodic look of this number. What was seen and the kernel
-// tells of has it seldom: told has its cgroup, for its limit, and the one above, for its end. A pod that ends has it always.
+// Places are those of the managed pods, and of their containers whose turn it is, in the periodic look of this number. What was seen and the kernel
+// tells of has its turn seldom: told has its cgroup, for its limit, and the one above, for its end. A pod that ends has it always.
 func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 	turns := 1 + len(l.living)/podsPerLook
-	for i, p := range l.living {
-		seldom, turn := (i+look)%toldLooks == 0, (i+look)%turns == 0
+	for _, p := range l.living {
+		seldom, turn := (p.number+look)%toldLooks == 0, (p.number+look)%turns == 0
 		places = p.places(places, func(seen bool, cgroup string) bool {
-			return seldom || turn && !(seen && told[cgroup] && told[path.Dir(cgroup)])
+			return seldom || (turn || cgroup == p.path.Pod) && !(seen && told[cgroup] && told[path.Dir(cgroup)])
 		})
 	}
 	return places

@@ -217,3 +217,37 @@ func TestAPodThatEndsIsLookedAtEachTime(t *testing.T) {
 		t.Errorf("looks at %v, want the pod", places)
 	}
 }
+
+// Every pod that the kernel does not tell of is looked for in each periodic look, and its containers have their turns, also where pods come and go
+// as fast as turns go on.
+func TestEveryPodHasItsTurn(t *testing.T) {
+	l := &Ledger{}
+	add := func() {
+		dir := fmt.Sprintf("kubepods/pod%d", l.added)
+		p := &pod{PodState: &PodState{Seen: true, Sandboxes: []string{"s"}}, number: l.added, managed: true}
+		p.path.Pod = dir
+		p.hold(&Slot{Run: Run{ID: dir, Cgroup: dir + "/c", Seen: true, Phase: Running}})
+		l.living = append(l.living, p)
+		l.added++
+	}
+	const living, turns = 200, 1 + 200/podsPerLook
+	for range living {
+		add()
+	}
+	last := map[string]int{}
+	for look := range 2 * living {
+		for _, at := range l.Places(look, nil) {
+			last[at.Cgroup] = look
+		}
+		for _, p := range l.living {
+			if last[p.path.Pod] != look {
+				t.Fatalf("look %d is not for %s", look, p.path.Pod)
+			}
+			if since := look - last[p.containers[0].Cgroup]; p.number+turns < l.living[0].number+living && look > turns && since > turns+1 {
+				t.Fatalf("in look %d the container of %s was looked at %d looks ago", look, p.path.Pod, since)
+			}
+		}
+		l.living = l.living[1:]
+		add()
+	}
+}

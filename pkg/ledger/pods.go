@@ -144,7 +144,8 @@ func (p *pod) ending() bool {
 
 // add has a pod among the living ones.
 func (l *Ledger) add(s *PodState, key string) *pod {
-	p := &pod{PodState: s}
+	l.added++
+	p := &pod{PodState: s, number: l.added}
 	l.pods[key] = p
 	l.living, l.state.Pods = append(l.living, p), append(l.state.Pods, s)
 	return p

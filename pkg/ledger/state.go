@@ -228,6 +228,7 @@ func (r Recent) has(id string, since uint64) bool {
 // pod is a living pod with what follows from it.
 type pod struct {
 	*PodState
+	number int // in the order in which pods became known
 	// path is where its cgroup is; it is empty, and managed unset, for a pod outside kubepods, which is left alone.
 	path    cgroup.PodPath
 	managed bool

@@ -12,12 +12,17 @@ type Holder struct {
 	Nodes          nodeset.Set
 }
 
-// barred says which nodes have a request free although the groups keep the container from them, with a container on each group that does; ""
-// where memory is missing. Groups are the kubelet's rule: see Manager.
+// barred says which nodes have a request free although the policy or the groups keep the container from them, with a container on each group that
+// does; "" where memory is missing. Groups are the kubelet's rule: see Manager.
 func (m *Manager) barred(c Container) (text string, holders []Holder) {
 	h, known := m.hintsFor(c.Pod, c.Request)
 	nodes := h.roomiest()
-	if !known || nodes.Empty() || h.lawful(nodes) || m.rules.Insists && !h.minimal(nodes.Len()) {
+	switch {
+	case !known || nodes.Empty() || h.lawful(nodes) && nodes.Len() == 1:
+		return "", nil
+	case m.rules.OneNode && nodes.Len() > 1, m.rules.Insists && !h.minimal(nodes.Len()):
+		return fmt.Sprintf("%s together have room, but the policy admits no more nodes than an empty machine needs", nodes.Named()), nil
+	case h.lawful(nodes):
 		return "", nil
 	}
 	var used nodeset.Set
@@ -36,14 +41,10 @@ func (m *Manager) barred(c Container) (text string, holders []Holder) {
 		"all who are there have exactly these nodes", nodes.Named(), used.Named()), holders
 }
 
-// roomiest are the fewest nodes that have the request free, or about the fewest where it is of several types, whatever the groups say; one alone
-// where the policy wants one. It is empty where there are none.
+// roomiest are the fewest nodes that have the request free, or about the fewest where it is of several types, whatever policy and groups say. It
+// is empty where there are none.
 func (h *hints) roomiest() (nodes nodeset.Set) {
-	most := h.m.all.Len()
-	if h.m.rules.OneNode {
-		most = 1
-	}
-	for nodes.Len() < most && !h.fits(nodes) {
+	for !h.fits(nodes) {
 		var best int
 		var gain uint64
 		for id := range (h.m.all &^ nodes).All() {
@@ -57,9 +58,6 @@ func (h *hints) roomiest() (nodes nodeset.Set) {
 			return 0
 		}
 		nodes |= nodeset.Of(best)
-	}
-	if !h.fits(nodes) {
-		return 0
 	}
 	return nodes
 }

@@ -197,10 +197,16 @@ func TestRejections(t *testing.T) {
 				"node 0: 3Gi of 10Gi free, 12Gi needed; node 1: 4Gi of 10Gi free, 12Gi needed; node 2: 10Gi of 10Gi free, 12Gi needed",
 			holders: []memorymanager.Holder{{Pod: "b", Container: "c", Nodes: nodeset.Of(1)}},
 		},
-		"several nodes bar nothing where the policy wants one": {
+		"the policy wants as few nodes as an empty machine needs": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 7*gi), app("b", 7*gi)}, c: app("c", 5*gi),
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "policy restricted, scope container: nodes 0-1 together have room, but the policy admits no more nodes than an empty machine needs: " +
+				"node 0: 3Gi of 10Gi free, 5Gi needed; node 1: 3Gi of 10Gi free, 5Gi needed",
+		},
+		"the policy wants one node": {
 			nodes: plain(2), policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "policy single-numa-node, scope container: no set of NUMA nodes has room: " +
+			err: "policy single-numa-node, scope container: nodes 0-1 together have room, but the policy admits no more nodes than an empty machine needs: " +
 				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
 		},
 		"everything is full": {

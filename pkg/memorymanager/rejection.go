@@ -147,7 +147,7 @@ func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 // rejectNodes rejects a container for what the nodes have free, which it lists.
 func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
-	if barred, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil {
+	if barred, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil && (len(holders) > 0 || cause == noRoom) {
 		r.Cause, r.Holders = strings.TrimPrefix(cause+": "+barred, noRoom+": "), holders
 	}
 	for id := range m.all.All() {

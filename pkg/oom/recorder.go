@@ -497,7 +497,10 @@ func (r *Recorder) round(now time.Time, all bool) {
 			}
 			c.next = time.Time{}
 			current, err := r.options.Tree.Current(dir)
-			if c.rest(current, limit/2); err != nil || current < limit/2 {
+			if err != nil {
+				continue
+			}
+			if c.rest(current, limit/2); current < limit/2 {
 				continue
 			}
 			events, err := r.options.Tree.Events(dir)

@@ -45,6 +45,7 @@ type Protector struct {
 
 	mu         sync.Mutex // held for no wait and no system call on a cgroup: see outside
 	rows       map[string]*row
+	below      map[string]int // rows by the cgroup right above them
 	round      int            // of DesireAll
 	unsettled  map[*row]bool  // what Settle has to look at
 	delayed    map[*row]files // those of which the kernel told, or with a repair that waits
@@ -81,7 +82,7 @@ func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, heed: o.Told, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
+		rows:      make(map[string]*row), below: make(map[string]int), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
 		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}

@@ -334,6 +334,7 @@ func (p *Protector) add(dir, level string) *row {
 	}
 	r.parts = []*part{own}
 	p.rows[dir] = r
+	p.below[path.Dir(dir)]++
 	return r
 }
 
@@ -344,6 +345,9 @@ func (p *Protector) drop(r *row) {
 		f.on(end)
 	}
 	delete(p.rows, r.cgroup)
+	if p.below[path.Dir(r.cgroup)]--; p.below[path.Dir(r.cgroup)] == 0 {
+		delete(p.below, path.Dir(r.cgroup))
+	}
 	delete(p.unsettled, r)
 	delete(p.delayed, r)
 	for _, l := range p.lanes {
@@ -466,8 +470,11 @@ func (p *Protector) watch(t *part) {
 		dirs = append(dirs, above)
 	}
 	p.outside(func() {
-		for _, dir := range dirs {
-			err = errors.Join(err, p.watcher.Watch(cgroupfs.Change{Cgroup: dir}))
+		for i := 0; i < len(dirs) && err == nil; i++ {
+			err = p.watcher.Watch(cgroupfs.Change{Cgroup: dirs[i]})
+		}
+		if err == nil && p.heed != nil && !t.abovePods() { // what was changed before was told to nobody
+			p.heed(map[cgroupfs.Change]bool{{Cgroup: t.dir}: true})
 		}
 	})
 	if err != nil {
@@ -501,21 +508,12 @@ func (p *Protector) unwatch(t *part) {
 	if p.watcher == nil || p.rows[t.cgroup] != nil {
 		return
 	}
-	if !p.hasContainers(t.dir) {
+	if p.below[t.dir] == 0 {
 		p.watcher.Unwatch(cgroupfs.Change{Cgroup: t.dir})
 	}
-	if above := t.above(); above != "" && p.rows[above] == nil && !p.hasContainers(above) {
+	if above := t.above(); above != "" && p.rows[above] == nil && p.below[above] == 0 {
 		p.watcher.Unwatch(cgroupfs.Change{Cgroup: above})
 	}
-}
-
-func (p *Protector) hasContainers(pod string) bool {
-	for _, r := range p.rows {
-		if r.above() == pod {
-			return true
-		}
-	}
-	return false
 }
 
 // heard enters which files are to be looked at because of a change.

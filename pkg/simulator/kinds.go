@@ -23,13 +23,25 @@ const knownKinds = "Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or 
 // podless are the kinds of the API groups core, apps and batch that make no pods.
 const podless = "ConfigMap ControllerRevision Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim PodTemplate ResourceQuota Secret Service ServiceAccount"
 
-// makesNoPods reports whether a kind of an API group ("." is core) is known to make no pods: one of podless, or any of Kubernetes' other
-// groups, whose names have no dot or end in .k8s.io.
+// podlessGroups are the API groups of Kubernetes and its subprojects that have a dot in their name. Operators have groups below k8s.io, too.
+const podlessGroups = "admissionregistration.k8s.io apiextensions.k8s.io apiregistration.k8s.io authentication.k8s.io authorization.k8s.io " +
+	"certificates.k8s.io coordination.k8s.io discovery.k8s.io events.k8s.io flowcontrol.apiserver.k8s.io gateway.networking.k8s.io " +
+	"internal.apiserver.k8s.io metrics.k8s.io networking.k8s.io node.k8s.io policy.networking.k8s.io rbac.authorization.k8s.io resource.k8s.io " +
+	"scheduling.k8s.io snapshot.storage.k8s.io storage.k8s.io storagemigration.k8s.io topology.node.k8s.io"
+
+// podlessOthers are kinds that most charts have.
+const podlessOthers = "cert-manager.io/Certificate cert-manager.io/ClusterIssuer cert-manager.io/Issuer monitoring.coreos.com/PodMonitor " +
+	"monitoring.coreos.com/Probe monitoring.coreos.com/PrometheusRule monitoring.coreos.com/ServiceMonitor"
+
+// makesNoPods reports whether a kind of an API group ("." is core) is known to make no pods.
 func makesNoPods(group, name string) bool {
-	if slices.Contains([]string{".", "apps", "batch"}, group) {
+	switch {
+	case slices.Contains([]string{".", "apps", "batch"}, group):
 		return slices.Contains(strings.Fields(podless), name)
+	case !strings.Contains(group, "."): // autoscaling, policy and other old groups of Kubernetes
+		return true
 	}
-	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
+	return slices.Contains(strings.Fields(podlessGroups), group) || slices.Contains(strings.Fields(podlessOthers), group+"/"+name)
 }
 
 // kind is a kind of object that makes pods.

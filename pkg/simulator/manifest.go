@@ -80,7 +80,7 @@ func (m *Manifests) OnNode(node string) ([]string, error) {
 	})
 	delete(names, "")
 	all := slices.Sorted(maps.Keys(names))
-	if node != "" && !names[node] {
+	if node != "" && len(all) > 0 && !names[node] {
 		return nil, fmt.Errorf("no pod is on node %q%s", node, spelling.Hint(node, all))
 	}
 	return all, nil

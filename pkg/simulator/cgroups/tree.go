@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -65,7 +66,17 @@ func (t *Tree) Remove(cgroup string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return errors.Join(err, os.Mkdir(at, 0o755), os.RemoveAll(at)) // inotify tells of what is removed, and not of what is moved
+	return errors.Join(err, os.Mkdir(at, 0o755), removeAll(at)) // inotify tells of what is removed, and not of what is moved
+}
+
+// removeAll removes a folder in which somebody may be making files.
+func removeAll(folder string) (err error) {
+	for range 100 {
+		if err = os.RemoveAll(folder); !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
 }
 
 // Read returns the text of a cgroup's file, without the newline at its end; the kernel's default where it was never written.
