@@ -41,11 +41,7 @@ func TestNode(t *testing.T) {
 	}
 	switch {
 	case *nodeScenario != "":
-		text, err := os.ReadFile(*nodeScenario)
-		must(t, err)
-		var s world.Scenario
-		must(t, json.Unmarshal(text, &s))
-		live(t, s)
+		live(t, readScenario(t, *nodeScenario))
 	case *nodeSeed > 0:
 		began := time.Now()
 		for i := uint64(0); i < *nodeSeeds || time.Since(began) < *nodeFor; i++ {
@@ -55,8 +51,22 @@ func TestNode(t *testing.T) {
 		for seed := range uint64(8) {
 			live(t, scenarioOf(seed+1))
 		}
+		kept, err := filepath.Glob("testdata/node/*.json") // each was red once
+		must(t, err)
+		for _, path := range kept {
+			live(t, readScenario(t, path))
+		}
 	}
 	t.Logf("simulated: %.1f hours of %d nodes' time, in which %d containers and %d OOM kills were judged", total.Virtual.Hours(), nodes, total.Containers, total.Verdicts)
+}
+
+func readScenario(t *testing.T, path string) (s world.Scenario) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	must(t, json.Unmarshal(text, &s))
+	t.Logf("the scenario is %s", path)
+	return s
 }
 
 // scenarioOf draws short and long ones, busy and quiet ones.

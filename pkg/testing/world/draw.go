@@ -23,6 +23,11 @@ type Size struct {
 func Draw(seed uint64, size Size) Scenario {
 	d := drawer{Rand: rand.New(rand.NewPCG(seed, 1)), length: size.Length, taken: map[time.Duration]bool{}}
 	s := Scenario{Seed: seed, Config: d.config(), Machine: d.machine(), Runtime: d.runtime(), Length: Duration(size.Length)}
+	if other := draws(seed, "node without memory"); other.IntN(6) == 0 { // drawn by itself, so that the rest of the seed stays as it is
+		near := other.IntN(len(s.Machine.Nodes))
+		s.Machine.Nodes = append(s.Machine.Nodes, NUMANode{CPUs: 8, Near: &near})
+		s.Machine.Nodes[near].CPUs = 2 // so that those of the other are taken, too
+	}
 	if s.Runtime.Name == "cri-o" {
 		s.Machine.Systemd = d.oneIn(2)
 	}
@@ -223,6 +228,8 @@ func (d drawer) fault(s Scenario) Fault {
 		f.Target, f.Length = d.config(), 0
 	case Overwritten, Reset:
 		f.Target = pick(d, "kubepods", "pod", "container")
+	case DiskHangs, HangingWrites:
+		f.Length = Duration(d.between(time.Second, 6*time.Minute))
 	case DaemonFrozen:
 		f.Length = Duration(d.between(time.Second, 20*time.Second))
 	}

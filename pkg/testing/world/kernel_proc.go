@@ -52,8 +52,15 @@ func (k *Kernel) fixed() map[string]string {
 	for id, node := range k.machine.Nodes {
 		online = online.Union(nodeset.Of(id))
 		var distances []string
-		for other := range k.machine.Nodes {
-			distances = append(distances, map[bool]string{false: "21", true: "10"}[id == other])
+		for other, o := range k.machine.Nodes {
+			distance := "21"
+			switch {
+			case id == other:
+				distance = "10"
+			case node.Near != nil && *node.Near == other, o.Near != nil && *o.Near == id:
+				distance = "12"
+			}
+			distances = append(distances, distance)
 		}
 		folder := nodes + fmt.Sprintf("node%d", id)
 		files[folder+"/distance"] = strings.Join(distances, " ") + "\n"

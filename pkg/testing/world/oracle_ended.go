@@ -6,11 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 const (
 	nothingLeft Promise = "nothing of ended pods is left"
 	endsHold    Promise = "the runtime's ends never fail"
+	initsFree   Promise = "an ended init container keeps nothing once all containers of its pod run"
+	endsSoon    Promise = "the daemon ends within the half minute that it is given"
 )
 
 // stateFile is what the oracles read of memory_manager_state.
@@ -62,15 +67,34 @@ func (n *simulation) onlyTheLiving() {
 	if !n.settings().places() {
 		return
 	}
-	living := map[string]bool{}
+	living, entries := map[string]bool{}, n.stateFile().Entries
 	for _, p := range n.kubelet.Pods() {
 		living[p.UID] = true
+		for _, c := range p.Pod.Containers {
+			if c.Kind == memoryqos.Init && p.settled() && entries[p.UID][c.Name] != nil {
+				n.broken(initsFree, "%s/%s has %s", p.Name, c.Name, entries[p.UID][c.Name])
+			}
+		}
 	}
-	for uid := range n.stateFile().Entries {
+	for uid := range entries {
 		if !living[uid] {
 			n.broken(nothingLeft, "pod %s has ended and has an allocation", uid)
 		}
 	}
+}
+
+// settled reports whether all containers of a pod but its init containers run, and have for a minute.
+func (p LivePod) settled() bool {
+	since := map[string]time.Time{}
+	for _, c := range p.Containers {
+		since[c.Spec.Name] = c.Since
+	}
+	for _, c := range p.Pod.Containers {
+		if began, runs := since[c.Name]; runs == (c.Kind == memoryqos.Init) || runs && time.Since(began) < time.Minute {
+			return false
+		}
+	}
+	return true
 }
 
 // nothingLeft looks once all pods have ended.

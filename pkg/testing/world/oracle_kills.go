@@ -44,7 +44,7 @@ func (n *simulation) verdicts() {
 	used := map[verdict]bool{}
 	for _, kill := range n.kernel.Kills() {
 		// Right after a start, while it cannot read or is not there, the daemon says what it can, some of it afterwards.
-		if disturbed := n.trouble.during(kill.At.Add(-time.Minute), kill.At.Add(time.Minute)); len(disturbed) > 0 || kill.At.Sub(n.began) < time.Minute {
+		if n.trouble.disturbs(kill.At.Add(-time.Minute), kill.At.Add(time.Minute), DiskHangs) || kill.At.Sub(n.began) < time.Minute {
 			continue
 		}
 		n.report.Verdicts++
@@ -82,14 +82,16 @@ func (n *simulation) standing() {
 	}
 	const bound = 3 * time.Minute
 	now := time.Now()
-	if len(n.trouble.during(now.Add(-bound-time.Minute), now)) > 0 {
+	begin := now.Add(-bound - time.Minute)
+	if n.trouble.disturbs(begin, now, DiskHangs, HangingWrites) {
 		return
 	}
+	hanging := n.trouble.disturbs(begin, now, DiskHangs)
 	stalls := n.kernel.Stalls()
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
 			for cgroup, length := range stalls {
-				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) {
+				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) && !(hanging && n.trouble.hangs(c.Cgroup)) {
 					n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length.Truncate(time.Minute))
 				}
 			}

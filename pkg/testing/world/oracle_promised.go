@@ -13,6 +13,7 @@ import (
 const (
 	promisedOnce Promise = "no byte of a NUMA node is promised twice"
 	pinned       Promise = "a Guaranteed container that must be placed is pinned"
+	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
 )
 
 // promisedOnce looks, for each set of NUMA nodes that is not all of them, whether the containers that may use these alone have limits beyond
@@ -96,8 +97,28 @@ func (n *simulation) pinned() {
 			if s.Policy == "single-numa-node" && strings.ContainsAny(mems, ",-") && !c.Since.Before(n.placed) {
 				n.broken(pinned, "%s/%s has cpuset.mems %s under single-numa-node", p.Name, c.ID, mems)
 			}
+			if want := n.nearest(c.CPUs); s.Policy == "single-numa-node" && len(p.Pod.Containers) == 1 && want != "" && mems != want && !c.Since.Before(n.placed) {
+				n.broken(nearest, "%s/%s has CPUs %v and cpuset.mems %s, want %s", p.Name, c.ID, c.CPUs, mems, want)
+			}
 		}
 	}
+}
+
+// nearest is the NUMA node with memory that is nearest to CPUs of one node; "" where they are of several, or there are none.
+func (n *simulation) nearest(cpus []int) string {
+	next := 0
+	for id, node := range n.scenario.Machine.Nodes {
+		first, last := next, next+node.CPUs-1
+		next += node.CPUs
+		if len(cpus) == 0 || slices.Min(cpus) < first || slices.Max(cpus) > last {
+			continue
+		}
+		if node.Memory == 0 && node.Near != nil {
+			id = *node.Near
+		}
+		return strconv.Itoa(id)
+	}
+	return ""
 }
 
 // limit is the memory.max of a container in bytes, 0 where there is none.

@@ -13,6 +13,7 @@ import (
 const (
 	asAsked   Promise = "the files are what Memory QoS asks for"
 	protected Promise = "every level protects what is below it"
+	untouched Promise = "where the profile writes no memory values, there are none"
 )
 
 // settings are what the daemon's configuration file says, read by other code than the daemon's.
@@ -86,6 +87,7 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 func (n *simulation) valuesAsAsked() {
 	s := n.settings()
 	if !s.writes() {
+		n.untouched()
 		return
 	}
 	var all, burstable memoryQoS
@@ -132,6 +134,25 @@ func (n *simulation) valuesAsAsked() {
 		have := n.values(cgroup)
 		if have.min+page < want.min || max(have.min, have.low)+page < max(want.min, want.low) {
 			n.broken(protected, "%s has memory.min %d and memory.low %d, its pods have %d and %d", cgroup, have.min, have.low, want.min, want.low)
+		}
+	}
+}
+
+// untouched looks for values that the profile does not write: of an annotation, or of the profile before.
+func (n *simulation) untouched() {
+	none := memoryQoS{high: noLimit}
+	cgroups := []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
+	for _, p := range n.kubelet.Pods() {
+		cgroups = append(cgroups, p.Cgroup)
+		for _, c := range p.Containers {
+			if !n.writesItself(p, c.Spec.Name) {
+				cgroups = append(cgroups, c.Cgroup)
+			}
+		}
+	}
+	for _, cgroup := range cgroups {
+		if have := n.values(cgroup); have != none {
+			n.broken(untouched, "%s has memory.min %d, memory.low %d and memory.high %d", cgroup, have.min, have.low, have.high)
 		}
 	}
 }

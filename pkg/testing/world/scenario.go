@@ -28,11 +28,12 @@ type Machine struct {
 	Systemd bool       `json:"systemd,omitempty"` // the kubelet uses the systemd cgroup driver
 }
 
-// NUMANode is one NUMA node; all are 21 apart.
+// NUMANode is one NUMA node; all are 21 apart, but for those that are near.
 type NUMANode struct {
 	Memory    uint64 `json:"memory"`              // bytes
 	Outside   uint64 `json:"outside"`             // bytes used outside of pods
 	CPUs      int    `json:"cpus"`                // 0 is a node without CPUs
+	Near      *int   `json:"near,omitempty"`      // the id of a node that is 12 away
 	Hugepages uint64 `json:"hugepages,omitempty"` // number of 2 MiB pages
 }
 

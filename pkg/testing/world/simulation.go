@@ -229,7 +229,11 @@ func (n *simulation) end(kill bool) {
 	}
 	n.life.cancel()
 	if !kill {
+		began := time.Now()
 		<-n.life.ended
+		if took := time.Since(began); took > 30*time.Second { // terminationGracePeriodSeconds
+			n.broken(endsSoon, "it took %s", took)
+		}
 	}
 }
 
