@@ -57,6 +57,7 @@ func Draw(seed uint64, size Size) Scenario {
 	for range size.Faults {
 		s.Faults = append(s.Faults, d.fault(s))
 	}
+	d.special(&s)
 	return s
 }
 

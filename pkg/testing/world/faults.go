@@ -25,6 +25,7 @@ const (
 	DaemonEnds       = "daemon ends"   // SIGTERM, the same
 	DaemonFrozen     = "daemon frozen"
 	RuntimeRestarted = "runtime restarted"  // it is away for its length
+	NRIAway          = "NRI away"           // the runtime serves the kubelet without plugins
 	NewConfig        = "configuration"      // Target takes the file's place, in a moment
 	Overwritten      = "values overwritten" // as by a daemon-reload of systemd, in a moment
 	Reset            = "controller reset"   // -memory +memory in cgroup.subtree_control, in a moment

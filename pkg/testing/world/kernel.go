@@ -1,6 +1,7 @@
 package world
 
 import (
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -277,11 +278,15 @@ func (k *Kernel) Start(name string, p Program, who Who, exited func(Exit)) (stop
 		k.ends = append(k.ends, func() { exited(exit) })
 		return func() {}
 	}
+	k.pid++
+	pid := k.pid + 100
+	if p.Daemon {
+		pid = os.Getpid()
+	}
 	if k.calm {
 		p = p.calmed(4 << 20)
 	}
-	k.pid++
-	proc := &process{Program: p, who: who, pid: k.pid + 100, group: g, huge: huge, started: k.now, exited: exited}
+	proc := &process{Program: p, who: who, pid: pid, group: g, huge: huge, started: k.now, exited: exited}
 	k.processes = append(k.processes, proc)
 	for a := g; a != nil; a = a.parent {
 		if a.processes++; a.processes == 1 && a.parent != nil {

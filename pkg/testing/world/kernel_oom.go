@@ -88,6 +88,11 @@ func (k *Kernel) outOfMemory(asks *process, domain *group) bool {
 			if p == victim && whole != nil { // it is met again among its cgroup's (oom_kill_memcg_member)
 				k.moved(p.group, eventOOMKill, 1)
 			}
+			if p.Forks && whole == nil {
+				k.release(p.group, anon, p.heap)
+				p.heap = 0
+				continue
+			}
 			k.finish(p, true)
 		}
 	}

@@ -84,7 +84,7 @@ func (k *Kubelet) Run(ctx context.Context) {
 
 // makeParents makes the cgroups above pods. That of all pods is bounded by what is not used outside of pods.
 func (k *Kubelet) makeParents() {
-	bytes := k.memory
+	bytes := k.memory - k.scenario.Machine.Reserved
 	for _, node := range k.scenario.Machine.Nodes {
 		bytes -= min(node.Outside, bytes)
 	}

@@ -76,6 +76,7 @@ func (n *simulation) always() {
 	n.promisedOnce()
 	n.standing()
 	n.collectVerdicts()
+	n.neverThrottlesItself()
 }
 
 // quiet is what holds once nothing has gone wrong for a while.
@@ -84,5 +85,7 @@ func (n *simulation) quiet() {
 	n.pinned()
 	n.onlyTheLiving()
 	n.verdicts()
+	n.dates()
+	n.remembered()
 	n.ends()
 }

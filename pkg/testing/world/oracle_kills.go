@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ const (
 // verdict is what the oracles read of the file of verdicts.
 type verdict struct {
 	Time      time.Time `json:"time"`
+	After     time.Time `json:"after"`
 	Container string    `json:"container"`
 	UID       string    `json:"uid"`
 	ID        string    `json:"id"`
@@ -26,17 +28,23 @@ type verdict struct {
 
 // collectVerdicts keeps what the file has: it is bounded, and a long run has more.
 func (n *simulation) collectVerdicts() {
-	data, err := os.ReadFile(filepath.Join(n.life.state, "oom-kills.json"))
-	if err != nil {
-		return
-	}
-	var file struct{ Verdicts []verdict }
-	if json.Unmarshal(data, &file) != nil {
-		return
-	}
-	for _, v := range file.Verdicts {
+	for _, v := range n.verdictFile() {
 		n.said[v] = true
 	}
+}
+
+// verdictFile is what the file of verdicts has.
+func (n *simulation) verdictFile() []verdict {
+	var file struct{ Verdicts []verdict }
+	data, err := os.ReadFile(filepath.Join(n.life.state, "oom-kills.json"))
+	if err == nil && bytes.Equal(data, n.written) {
+		return n.inFile
+	}
+	if err != nil || json.Unmarshal(data, &file) != nil {
+		return nil
+	}
+	n.written, n.inFile = data, file.Verdicts
+	return file.Verdicts
 }
 
 // verdicts compares the kills of the model with what the daemon has said of them.

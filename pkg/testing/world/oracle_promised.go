@@ -1,6 +1,7 @@
 package world
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,21 +27,23 @@ func (n *simulation) promisedOnce() {
 		bytes uint64
 	}
 	var all []held
+	file := n.stateFile()
 	for _, p := range n.kubelet.Pods() {
 		if p.Class != "Guaranteed" {
 			continue
 		}
 		for _, c := range p.Containers {
+			bits := bits(n.text(c.Cgroup, "cpuset.mems"))
 			// An init container that runs again, in a new sandbox, has the place of the app containers and what is free there.
-			if c.Spec.Kind == memoryqos.Init && n.hasChange(p, NewSandbox) {
+			if c.Spec.Kind == memoryqos.Init && n.hasChange(p, NewSandbox) && bits&^file.others(p.UID, c.Spec.Name) == 0 {
 				continue
 			}
-			if bits := bits(n.text(c.Cgroup, "cpuset.mems")); bits != 0 {
+			if bits != 0 {
 				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, n.limit(c)})
 			}
 		}
 	}
-	for id, node := range n.stateFile().MachineState {
+	for id, node := range file.MachineState {
 		for kind, m := range node.MemoryMap {
 			if m.Reserved > m.Allocatable {
 				n.broken(promisedOnce, "the state file has %d bytes of %s allocated on NUMA node %s, which has %d", m.Reserved, kind, id, m.Allocatable)
@@ -65,6 +68,21 @@ func (n *simulation) promisedOnce() {
 			n.broken(promisedOnce, "NUMA nodes %0*b have %dMi, promised to %s", nodes, set, size/mi, strings.Join(who, ", "))
 		}
 	}
+}
+
+// others are the NUMA nodes on which the other containers of a pod have allocations.
+func (f stateFile) others(uid, container string) (bits int) {
+	for name, blocks := range f.Entries[uid] {
+		var parsed []struct{ NUMAAffinity []int }
+		if name != container && json.Unmarshal(blocks, &parsed) == nil {
+			for _, block := range parsed {
+				for _, node := range block.NUMAAffinity {
+					bits |= 1 << node
+				}
+			}
+		}
+	}
+	return bits
 }
 
 // bits are the NUMA nodes of a cpuset.mems.

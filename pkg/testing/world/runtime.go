@@ -38,12 +38,13 @@ type ContainerRuntime struct {
 	pods      []*api.PodSandbox
 	running   map[string]*task // by the container's ID, from its creation to its removal
 
-	mu      sync.Mutex
-	back    chan struct{} // closed when the runtime is there again; nil while it is
-	thawed  chan struct{} // closed when the daemon goes on; nil while it does
-	daemon  []*socket     // its ends of connections
-	plugins []*plugin     // in the order of requests
-	calls   Calls
+	mu        sync.Mutex
+	back      chan struct{} // closed when the runtime is there again; nil while it is
+	unplugged time.Time     // until then nobody can connect
+	thawed    chan struct{} // closed when the daemon goes on; nil while it does
+	daemon    []*socket     // its ends of connections
+	plugins   []*plugin     // in the order of requests
+	calls     Calls
 }
 
 // lock is a mutex whose waiters are durably blocked, so that virtual time goes on.
@@ -121,7 +122,7 @@ func (r *ContainerRuntime) connect() (daemon, ours *socket, thawed <-chan struct
 	switch {
 	case r.thawed != nil:
 		return nil, nil, r.thawed, nil
-	case r.back != nil:
+	case r.back != nil, time.Now().Before(r.unplugged):
 		return nil, nil, nil, fmt.Errorf("connect: %w", fs.ErrNotExist)
 	}
 	daemon, ours = newSockets()
@@ -205,6 +206,18 @@ func (r *ContainerRuntime) Restart(away time.Duration) {
 	defer r.mu.Unlock()
 	close(r.back)
 	r.back = nil
+}
+
+// Unplug has the runtime serve the kubelet without plugins for so long.
+func (r *ContainerRuntime) Unplug(length time.Duration) {
+	r.mu.Lock()
+	r.unplugged = time.Now().Add(length)
+	plugins := r.plugins
+	r.plugins = nil
+	r.mu.Unlock()
+	for _, p := range plugins {
+		p.close()
+	}
 }
 
 // away is closed when the runtime is there again; nil while it is.

@@ -22,10 +22,11 @@ type Scenario struct {
 
 // Machine is the hardware and what its kernel is.
 type Machine struct {
-	Nodes   []NUMANode `json:"nodes"`
-	Kernel  string     `json:"kernel"`            // version, as uname -r prints it
-	Swap    uint64     `json:"swap,omitempty"`    // bytes
-	Systemd bool       `json:"systemd,omitempty"` // the kubelet uses the systemd cgroup driver
+	Nodes    []NUMANode `json:"nodes"`
+	Kernel   string     `json:"kernel"`             // version, as uname -r prints it
+	Swap     uint64     `json:"swap,omitempty"`     // bytes
+	Reserved uint64     `json:"reserved,omitempty"` // bytes that pods may not use beyond what is used outside of them (kubeReserved)
+	Systemd  bool       `json:"systemd,omitempty"`  // the kubelet uses the systemd cgroup driver
 }
 
 // NUMANode is one NUMA node; all are 21 apart, but for those that are near.
@@ -83,6 +84,8 @@ type Program struct {
 	Tmpfs     uint64   `json:"tmpfs,omitempty"`  // bytes in an emptyDir of medium Memory, which outlive it
 	Writes    string   `json:"writes,omitempty"` // a file of its own cgroup that it writes, FILE=TEXT: a tenant with its cgroup mounted writable
 	Exit      Duration `json:"exit,omitempty"`   // after its start; 0 runs until it is stopped
+	Forks     bool     `json:"forks,omitempty"`  // its memory is a child's: the kernel kills that alone, and it starts another one
+	Daemon    bool     `json:"daemon,omitempty"` // it is the daemon's own process
 }
 
 // Change is something that is done to a pod while it lives.

@@ -49,6 +49,8 @@ type simulation struct {
 	config   string    // the configuration file's text
 	placed   time.Time // since when every container that was created had a daemon with this configuration
 	said     map[verdict]bool
+	written  []byte    // the file of verdicts as read last
+	inFile   []verdict // what it had
 	lives    []*life
 	life     *life // the last of them
 
@@ -65,6 +67,7 @@ type life struct {
 	ended      chan error
 	killed     atomic.Bool
 	goroutines int // before the first pod
+	since      time.Time
 }
 
 // errKilled is what a process that was killed is answered.
@@ -195,10 +198,11 @@ func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
 
 // begin starts a life of the daemon on what the one before has left.
 func (n *simulation) begin() {
-	l := &life{port: n.kernel.Port(n.trouble), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1)}
+	l := &life{port: n.kernel.Port(n.trouble), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
 	if n.life != nil {
 		l.goroutines = n.life.goroutines
 		must(os.CopyFS(l.state, os.DirFS(n.life.state)))
+		keepTimes(n.life.state, l.state)
 	} else {
 		must(os.MkdirAll(l.state, 0o700))
 	}
@@ -218,6 +222,21 @@ func (n *simulation) begin() {
 	})
 	must(err)
 	go func() { l.ended <- run(ctx) }()
+}
+
+// keepTimes gives copies the times of the files. One that was written and not touched yet has the machine's time, and gets that of now.
+func keepTimes(from, to string) {
+	files, err := os.ReadDir(from)
+	must(err)
+	for _, file := range files {
+		if info, err := file.Info(); err == nil {
+			at := info.ModTime()
+			if now := time.Now(); at.After(now) {
+				at = now
+			}
+			must(os.Chtimes(filepath.Join(to, file.Name()), at, at))
+		}
+	}
 }
 
 // end ends a life: by SIGTERM, or at once.
@@ -274,6 +293,9 @@ func (n *simulation) fault(f Fault) {
 		n.placed = time.Now().Add(length + time.Minute)
 	case RuntimeRestarted:
 		go n.runtime.Restart(length)
+		n.placed = time.Now().Add(length + time.Minute)
+	case NRIAway:
+		n.runtime.Unplug(length)
 		n.placed = time.Now().Add(length + time.Minute)
 	case NewConfig:
 		n.config = f.Target

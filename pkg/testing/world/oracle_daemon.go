@@ -1,0 +1,28 @@
+package world
+
+import (
+	"time"
+)
+
+const neverThrottles Promise = "the daemon does not throttle itself"
+
+// ownPod is the name of the pod that the daemon runs in.
+const ownPod = "nri-memory-manager"
+
+func (p LivePod) isDaemon() bool { return p.Name == ownPod }
+
+// neverThrottlesItself looks at the daemon's own container: at its memory.high the daemon cannot raise it. A daemon knows its container from
+// when it has connected to the runtime with it, which is a while after its start.
+func (n *simulation) neverThrottlesItself() {
+	s := n.settings()
+	if len(n.trouble.during(time.Now().Add(-time.Minute), time.Now())) > 0 || !s.writes() {
+		return
+	}
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Containers {
+			if high := n.values(c.Cgroup).high; p.isDaemon() && c.Since.Before(n.life.since) && high != noLimit {
+				n.broken(neverThrottles, "its container in %s has memory.high %d", c.Cgroup, high)
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package world
+
+import "time"
+
+const (
+	dated      Promise = "a verdict says when the kernel killed"
+	remembered Promise = "the last kill of each pod is remembered"
+)
+
+// dates looks for verdicts on kills of another time than they say. A verdict without "after" is on one that was noticed as it happened.
+func (n *simulation) dates() {
+	const late = time.Minute
+	for v := range n.said {
+		from := v.Time.Add(-late)
+		if !v.After.IsZero() {
+			from = v.After.Add(-late)
+		}
+		if held := n.trouble.during(from, v.Time); v.After.IsZero() && n.holdUp(held) {
+			continue
+		}
+		found := false
+		for _, kill := range n.kernel.Kills() {
+			found = found || kill.Victim.UID == v.UID && (v.ID == "" || kill.Victim.ID == v.ID) && !kill.At.After(v.Time) && !kill.At.Before(from)
+		}
+		if !found {
+			n.broken(dated, "%s/%s: nothing was killed between %s and %s", v.UID, v.Container, from.Sub(n.began).Round(time.Second), v.Time.Sub(n.began).Round(time.Second))
+		}
+	}
+}
+
+// holdUp reports whether something keeps the daemon from noticing a kill at once.
+func (n *simulation) holdUp(kinds []string) bool {
+	for _, kind := range kinds {
+		switch kind {
+		case DaemonFrozen, SlowReads, SlowWrites, HangingWrites, WatchesRefused, QueueOverflow:
+			return true
+		}
+	}
+	return false
+}
+
+// remembered looks in the file of verdicts for the last kill of each pod, however often others were killed since.
+func (n *simulation) remembered() {
+	last := map[string]Kill{}
+	for _, kill := range n.kernel.Kills() {
+		last[kill.Victim.UID] = kill
+	}
+	file := n.verdictFile()
+	for uid, kill := range last {
+		if uid == "" || len(n.trouble.during(kill.At.Add(-time.Minute), kill.At.Add(time.Minute))) > 0 || kill.At.Sub(n.began) < time.Minute {
+			continue
+		}
+		found := false
+		for _, v := range file {
+			found = found || v.UID == uid && !v.Time.Before(kill.At)
+		}
+		if !found && len(last) <= 100 {
+			n.broken(remembered, "%s/%s was killed last at %s, and none of %d verdicts is on it", kill.Victim.Pod, kill.Victim.Container, kill.At.Sub(n.began), len(file))
+		}
+	}
+}
