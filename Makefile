@@ -89,8 +89,8 @@ test: ## Run every test of the packages and of the built binary, and list what w
 	  sed -n 's/.*"Output":"[^"]*\(simulated: [^"\\]*\).*/\1/p' bin/tests.json; \
 	  echo && echo 'The slowest tests:' && $(RUNTESTS) tool slowest --jsonfile bin/tests.json --num 10; exit $$status
 
-simulate-node: ## Run the whole daemon on a modelled node in virtual time, from SEED (1) on: SEEDS (100) seeds, or HOURS of this machine's time
-	$(STATIC) $(GO) test -vet=off $(FLAGS) -count=1 -timeout 0 -v -run 'TestNode$$' ./plugin -seed $(or $(SEED),1) $(if $(HOURS),-for $(HOURS)h,-seeds $(or $(SEEDS),100))
+simulate-node: ## Run the whole daemon on a modelled node in virtual time: SCENARIO=file.json, or from SEED (1) on SEEDS (100) of them, or HOURS
+	$(STATIC) $(GO) test -vet=off $(FLAGS) -count=1 -timeout 0 -v -run 'TestNode$$' ./plugin $(if $(SCENARIO),-shrink 0 -scenario $(abspath $(SCENARIO)),-seed $(or $(SEED),1) $(if $(HOURS),-for $(HOURS)h,-seeds $(or $(SEEDS),100)))
 
 bench: ## Run the benchmarks, with their files in memory (BENCH=pattern IN=package TIME=500x COUNT=3)
 	$(if $(wildcard /dev/shm),TMPDIR=/dev/shm) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(TIME) -count $(COUNT) $(IN)

@@ -92,14 +92,15 @@ func live(t *testing.T, s world.Scenario) *world.Report {
 	for _, v := range report.Violations {
 		t.Errorf("seed %d: %s", s.Seed, v)
 	}
-	if promise := report.First(); promise != "" {
+	if promise := report.First(); promise != "" && *nodeShrink > 0 {
+		t.Logf("making what fails smaller, in up to %d runs", *nodeShrink)
 		small := world.Shrink(s, *nodeShrink, func(s world.Scenario) bool { return slices.Contains(simulate(t, s).Broken(), promise) })
 		file, err := os.CreateTemp("", "node-*.json")
 		must(t, err)
 		defer file.Close()
 		_, err = file.WriteString(small.String())
 		must(t, err)
-		t.Errorf("%q is broken by what is left of seed %d:\n%s\ngo test ./plugin -run TestNode -scenario %s", promise, s.Seed, small, file.Name())
+		t.Errorf("%q is broken by what is left of seed %d:\n%s\nmake simulate-node SCENARIO=%s", promise, s.Seed, small, file.Name())
 	}
 	return report
 }
