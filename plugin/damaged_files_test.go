@@ -27,7 +27,7 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	h := newHost(t, cri.Options{}, testConfig+"failurePolicy: Fail\n")
 	plugin := h.start()
 	h.connected() // creations have a registration of their own
-	first, second := guaranteed("first", 4*gi), guaranteed("second", 12*gi)
+	first, second := guaranteed("first", 64<<20), guaranteed("second", 31*gi/2) // the limit that kill shows
 	h.deploy(first)
 	h.watchesKills(first)
 	fifos := h.blockFolder()
@@ -122,7 +122,7 @@ func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
-	first := guaranteed("first", 4*gi)
+	first := guaranteed("first", 64<<20)
 	h.deploy(first)
 	h.watchesKills(first)
 	h.blockFolder()

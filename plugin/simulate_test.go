@@ -269,7 +269,7 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 	others := ""
 	for _, kind := range []string{
 		"v1 Service", "apps/v1 ControllerRevision", "policy/v1 PodDisruptionBudget", "gateway.networking.k8s.io/v1 HTTPRoute",
-		"monitoring.coreos.com/v1 ServiceMonitor", "cert-manager.io/v1 Certificate", "monitoring.coreos.com/v1 ServiceMonitor", "apps/v1 Deploymet",
+		"monitoring.coreos.com/v1 ServiceMonitor", "cert-manager.io/v1 Certificate", "monitoring.coreos.com/v1 ServiceMonitor", "apps/v1 Deploymet", "sparkoperator.k8s.io/v1beta2 SparkApplication",
 	} {
 		version, name, _ := strings.Cut(kind, " ")
 		others += "---\n{apiVersion: " + version + ", kind: " + name + ", metadata: {name: a}}\n"
@@ -289,8 +289,8 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 		said     string
 	}{
 		"kinds of others": {pod("{}") + others, nil, "[web]", said(
-			"skipped what makes no pods: 1 ControllerRevision, 1 HTTPRoute, 1 PodDisruptionBudget, 1 Service",
-			"skipped kinds that are not known, and may make pods: 1 Certificate, 1 Deploymet, 2 ServiceMonitor")},
+			"skipped what makes no pods: 1 Certificate, 1 ControllerRevision, 1 HTTPRoute, 1 PodDisruptionBudget, 1 Service, 2 ServiceMonitor",
+			"skipped kinds that are not known, and may make pods: 1 Deploymet, 1 SparkApplication")},
 		"a PodList": {"apiVersion: v1\nkind: PodList\nitems: " + pods, nil, "[a b c]", said(
 			"the pods are on 2 nodes (as w1, w2) and were simulated on one machine: --node takes those of one", ended)},
 		"one node":                   {"apiVersion: v1\nkind: PodList\nitems: " + pods, []string{"--node", "w2"}, "[b c]", said(ended)},
