@@ -26,7 +26,7 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig+"failurePolicy: Fail\n")
 	plugin := h.start()
-	h.connected() // creations have a registration of their own
+	h.connected()                                                               // creations have a registration of their own
 	first, second := guaranteed("first", 64<<20), guaranteed("second", 31*gi/2) // the limit that kill shows
 	h.deploy(first)
 	h.watchesKills(first)

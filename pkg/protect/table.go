@@ -463,7 +463,7 @@ func (p *Protector) watch(t *part) {
 	}
 	t.watched = true // unless what is heard of it meanwhile says that it is another one
 	var err error
-	dirs := []string{t.dir}
+	dirs, tell := []string{t.dir}, p.heed != nil && !t.abovePods() // of what was changed before, which was told to nobody
 	if above := t.above(); p.rows[above] != nil {
 		p.watch(p.rows[above].parts[0])
 	} else if above != "" { // a pod without values, whose controllers have containers' values all the same
@@ -473,7 +473,7 @@ func (p *Protector) watch(t *part) {
 		for i := 0; i < len(dirs) && err == nil; i++ {
 			err = p.watcher.Watch(cgroupfs.Change{Cgroup: dirs[i]})
 		}
-		if err == nil && p.heed != nil && !t.abovePods() { // what was changed before was told to nobody
+		if err == nil && tell {
 			p.heed(map[cgroupfs.Change]bool{{Cgroup: t.dir}: true})
 		}
 	})
