@@ -27,7 +27,7 @@ type stateFile struct {
 }
 
 func (n *simulation) stateFile() (f stateFile) {
-	data, err := os.ReadFile(filepath.Join(n.life.state, "memory_manager_state"))
+	data, err := os.ReadFile(filepath.Join(n.current().state, "memory_manager_state"))
 	if err == nil {
 		err = json.Unmarshal(data, &f)
 	}
@@ -39,7 +39,7 @@ func (n *simulation) stateFile() (f stateFile) {
 
 // journal are the cgroups that the journal of what was written names.
 func (n *simulation) journal() map[string]bool {
-	data, _ := os.ReadFile(filepath.Join(n.life.state, "knobs.json"))
+	data, _ := os.ReadFile(filepath.Join(n.current().state, "knobs.json"))
 	type line struct {
 		Cgroup string   `json:"cgroup"`
 		Knobs  []string `json:"knobs"`
@@ -109,8 +109,8 @@ func (n *simulation) nothingLeft() {
 			}
 		}
 	}
-	if now := runtime.NumGoroutine(); now > n.life.goroutines+20 {
-		n.broken(nothingLeft, "all pods have ended, and there are %d goroutines, %d before the first", now, n.life.goroutines)
+	if now := runtime.NumGoroutine(); now > n.current().goroutines+20 {
+		n.broken(nothingLeft, "all pods have ended, and there are %d goroutines, %d before the first", now, n.current().goroutines)
 	}
 }
 

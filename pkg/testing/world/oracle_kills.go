@@ -36,7 +36,7 @@ func (n *simulation) collectVerdicts() {
 // verdictFile is what the file of verdicts has.
 func (n *simulation) verdictFile() []verdict {
 	var file struct{ Verdicts []verdict }
-	data, err := os.ReadFile(filepath.Join(n.life.state, "oom-kills.json"))
+	data, err := os.ReadFile(filepath.Join(n.current().state, "oom-kills.json"))
 	if err == nil && bytes.Equal(data, n.written) {
 		return n.inFile
 	}

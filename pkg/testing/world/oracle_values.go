@@ -31,7 +31,10 @@ type settings struct {
 func (n *simulation) settings() settings {
 	factor := 0.9
 	s := settings{Profile: "Full", Policy: "best-effort", Factor: &factor, Reservation: "TieredReservation", Headroom: 0.02, StallGuard: true}
-	if err := yaml.Unmarshal([]byte(n.config), &s); err != nil {
+	n.mu.Lock()
+	text := n.config
+	n.mu.Unlock()
+	if err := yaml.Unmarshal([]byte(text), &s); err != nil {
 		panic(err)
 	}
 	return s

@@ -52,9 +52,10 @@ type simulation struct {
 	written  []byte    // the file of verdicts as read last
 	inFile   []verdict // what it had
 	lives    []*life
-	life     *life // the last of them
 
-	mu     sync.Mutex
+	judging sync.Mutex // held while the oracles look, which takes no virtual time
+
+	mu     sync.Mutex // guards lives, config and report
 	report Report
 }
 
@@ -144,7 +145,7 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	group.Go(func() { n.tick(world, seconds) })
 	n.begin()
 	time.Sleep(10 * time.Second)
-	n.life.goroutines = runtime.NumGoroutine()
+	n.current().goroutines = runtime.NumGoroutine()
 	pods, endPods := context.WithCancel(world)
 	group.Go(func() { n.kubelet.Run(pods) })
 	for _, f := range slices.SortedFunc(slices.Values(n.scenario.Faults), func(a, b Fault) int { return int(a.At - b.At) }) {
@@ -156,15 +157,15 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.kubelet.Quiet()
 	n.kernel.Calm()
 	time.Sleep(quietTime)
-	n.quiet()
+	n.judge(n.quiet)
 	n.kubelet.EndPods()
 	endPods()
 	time.Sleep(time.Minute)
-	n.nothingLeft()
+	n.judge(n.nothingLeft)
 	time.Sleep(journalTime)
-	n.journalEmpty()
-	n.life.cancel()
-	if err := <-n.life.ended; err != nil {
+	n.judge(n.journalEmpty)
+	n.current().cancel()
+	if err := <-n.current().ended; err != nil {
 		n.broken(nothingLeft, "the daemon ends with %v", err)
 	}
 	n.runtime.Disconnect()
@@ -190,26 +191,46 @@ func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
 			seconds.Add(1)
 			n.kernel.Tick(now)
 			if i%5 == 0 {
-				n.always()
+				n.judge(n.always)
 			}
 		}
 	}
 }
 
+// judge has oracles look: one after the other.
+func (n *simulation) judge(oracles func()) {
+	n.judging.Lock()
+	defer n.judging.Unlock()
+	oracles()
+}
+
+// current is the last life of the daemon; nil before the first.
+func (n *simulation) current() *life {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.lives) == 0 {
+		return nil
+	}
+	return n.lives[len(n.lives)-1]
+}
+
 // begin starts a life of the daemon on what the one before has left.
 func (n *simulation) begin() {
 	l := &life{port: n.kernel.Port(n.trouble), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
-	if n.life != nil {
-		l.goroutines = n.life.goroutines
-		must(os.CopyFS(l.state, os.DirFS(n.life.state)))
-		keepTimes(n.life.state, l.state)
+	if n.current() != nil {
+		l.goroutines = n.current().goroutines
+		must(os.CopyFS(l.state, os.DirFS(n.current().state)))
+		keepTimes(n.current().state, l.state)
 	} else {
 		must(os.MkdirAll(l.state, 0o700))
 	}
 	config := filepath.Join(n.folder, "config.yaml")
 	must(os.WriteFile(config, []byte(n.config), 0o600))
 	ctx, cancel := context.WithCancel(context.Background())
-	n.lives, n.life, l.cancel = append(n.lives, l), l, cancel
+	l.cancel = cancel
+	n.mu.Lock()
+	n.lives = append(n.lives, l)
+	n.mu.Unlock()
 	run, err := n.start(ctx, Place{
 		Kernel: l.port, Proc: filepath.Join(n.folder, "proc"), Sys: filepath.Join(n.folder, "sys"), StateDir: l.state, Config: config, Reread: l.reread,
 		Providers: []podinfo.Provider{n.kubelet.Provider()},
@@ -242,14 +263,14 @@ func keepTimes(from, to string) {
 // end ends a life: by SIGTERM, or at once.
 func (n *simulation) end(kill bool) {
 	if kill {
-		n.life.killed.Store(true)
-		n.life.port.Kill()
+		n.current().killed.Store(true)
+		n.current().port.Kill()
 		n.runtime.Disconnect()
 	}
-	n.life.cancel()
+	n.current().cancel()
 	if !kill {
 		began := time.Now()
-		<-n.life.ended
+		<-n.current().ended
 		if took := time.Since(began); took > 30*time.Second { // terminationGracePeriodSeconds
 			n.broken(endsSoon, "it took %s", took)
 		}
@@ -258,7 +279,10 @@ func (n *simulation) end(kill bool) {
 
 // disk comes before each system call that changes a file.
 func (n *simulation) disk(_, path string, _ []byte) error {
-	for _, l := range n.lives {
+	n.mu.Lock()
+	lives := n.lives
+	n.mu.Unlock()
+	for _, l := range lives {
 		if strings.HasPrefix(path, l.state+"/") || path == l.state {
 			if l.killed.Load() {
 				return errKilled
@@ -298,9 +322,11 @@ func (n *simulation) fault(f Fault) {
 		n.runtime.Unplug(length)
 		n.placed = time.Now().Add(length + time.Minute)
 	case NewConfig:
+		n.mu.Lock()
 		n.config = f.Target
-		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(n.config), 0o600))
-		n.life.reread <- true
+		n.mu.Unlock()
+		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
+		n.current().reread <- true
 		n.placed = time.Now().Add(time.Minute)
 	case Overwritten:
 		for _, cgroup := range n.targets(f) {
