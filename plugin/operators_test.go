@@ -387,6 +387,9 @@ func TestOverwrittenFilesOfContainersAreCounted(t *testing.T) {
 func TestScrapeOfARunningPlugin(t *testing.T) {
 	t.Parallel()
 	_, plugin := busyHost(t)
+	eventually(t, "a scrape has the time to read the containers", func() bool {
+		return strings.Contains(plugin.get("/metrics"), "nri_memory_manager_container_memory_current_bytes{")
+	})
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(plugin.get("/metrics")))
 	must(t, err)
