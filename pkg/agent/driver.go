@@ -25,7 +25,7 @@ type outbox struct {
 	seen    map[string]cgroup.Seen   // what containers were just read to hold, by cgroup; for the next of all
 	sync    map[string]bool          // containers of which the runtime's record may lack something
 	look    map[string]ledger.Place  // containers whose memory.max has to be read, by id
-	told    map[string]bool          // cgroups of which the kernel tells that they have another limit, or were made or removed
+	told    map[string]bool          // cgroups whose limit was written, or that were made or removed, as inotify reported
 	ask     []pods.Ref               // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk

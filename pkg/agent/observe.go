@@ -14,11 +14,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// reconcile is the periodic look at what no event reports and the kernel may not tell: pods that ended unseen, limits that are not those of the
-// last update, cgroups that could not be written before.
+// reconcile is the periodic look at what neither an event nor inotify may have reported: pods that ended, limits that differ from the last update,
+// cgroups that could not be written before.
 func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
-	var told map[string]bool // none in a dry run, in which nobody listens
+	var told map[string]bool // nil in a dry run: the protector does not run
 	if !a.dryRun() {
 		told = a.protector.Told()
 	}
@@ -70,7 +70,7 @@ func (a *Agent) hear(told map[cgroupfs.Change]bool) {
 	}
 }
 
-// lookTold looks at the pods and containers of which the kernel told that they have another limit, or have begun or ended.
+// lookTold looks at the pods and containers whose cgroups inotify reported: their limit was written, or they were made or removed.
 func (a *Agent) lookTold(ctx context.Context) {
 	a.mu.Lock()
 	places := a.ledger.PlacesOf(a.outbox.told)

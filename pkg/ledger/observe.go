@@ -43,8 +43,9 @@ const (
 	toldLooks   = 60 // ten minutes
 )
 
-// Places are those of the managed pods, and of their containers whose turn it is, in the periodic look of this number. What was seen and the kernel
-// tells of has its turn seldom: told has its cgroup, for its limit, and the one above, for its end. A pod that ends has it always.
+// Places are what the periodic look with this number visits: managed pods, and the containers whose turn it is. A pod or container that was seen is
+// visited only every toldLooks looks if told has its cgroup, where a new limit is reported, and the cgroup above, where its removal is reported. A
+// pod without a sandbox is visited in every look.
 func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 	turns := 1 + len(l.living)/podsPerLook
 	for _, p := range l.living {
@@ -70,7 +71,7 @@ func (l *Ledger) PlacesOf(cgroups map[string]bool) (places []Place) {
 	return places
 }
 
-// places adds those of the containers and then of the pod that are due, with the pod's limit.
+// places appends the containers that are due, and then the pod if it is due.
 func (p *pod) places(places []Place, due func(seen bool, cgroup string) bool) []Place {
 	for _, c := range p.containers {
 		if c.alive() && c.Cgroup != "" && due(c.Seen, c.Cgroup) {

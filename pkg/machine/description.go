@@ -97,8 +97,7 @@ func (m Machine) cores(threads int, doc *strictyaml.Document) (map[int]int, erro
 	return cores, nil
 }
 
-// Marshal writes the hardware as a machine file (YAML), of which Describe makes the same. The cores are left out where they are not numbered
-// as on x86.
+// Marshal writes the hardware as a machine file (YAML) that Describe reads back. Cores are left out unless they are numbered as on x86.
 func (d Description) Marshal() ([]byte, error) {
 	f := file{PageSize: quantity.Bytes(d.PageSize), Swap: quantity.Bytes(d.Swap)}
 	for threads := 1; threads <= 8 && len(d.Cores) > 0; threads++ {

@@ -1,6 +1,9 @@
 package world
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	dated      Promise = "a verdict says when the kernel killed"
@@ -15,7 +18,7 @@ func (n *simulation) dates() {
 		if !v.After.IsZero() {
 			from = v.After.Add(-late)
 		}
-		if held := n.trouble.during(from, v.Time); v.After.IsZero() && n.holdUp(held) {
+		if v.After.IsZero() && slices.ContainsFunc(n.trouble.during(from, v.Time), delaysVerdicts) {
 			continue
 		}
 		found := false
@@ -28,15 +31,9 @@ func (n *simulation) dates() {
 	}
 }
 
-// holdUp reports whether something keeps the daemon from noticing a kill at once.
-func (n *simulation) holdUp(kinds []string) bool {
-	for _, kind := range kinds {
-		switch kind {
-		case DaemonFrozen, SlowReads, SlowWrites, HangingWrites, WatchesRefused, QueueOverflow:
-			return true
-		}
-	}
-	return false
+// delaysVerdicts reports whether a fault of this kind keeps the daemon from noticing a kill at once.
+func delaysVerdicts(kind string) bool {
+	return slices.Contains([]string{DaemonFrozen, SlowReads, SlowWrites, HangingWrites, WatchesRefused, QueueOverflow}, kind)
 }
 
 // remembered looks in the file of verdicts for the last kill of each pod, however often others were killed since.
