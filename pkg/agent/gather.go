@@ -62,7 +62,7 @@ func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided,
 // gather finds out what the ledger lacks, each fact within its own time. What cannot be found out is not asked for again. The devices are
 // asked for while the pod APIs are: together they have a.requestTimeout. Files are read last, as they are when the ledger decides.
 func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) {
-	facts.Take(needs)
+	facts.Ask(needs)
 	found := a.findDevices(ctx, needs, facts)
 	if needs.Answer && a.sourced {
 		facts.Answers = map[pods.Ref]pods.Answer{}

@@ -112,7 +112,7 @@ func (p Prepared) Claimed(but string) Sums {
 
 // Fits compares a claim with what is neither another claim's nor a pod's. The scheduler has seen the share of an earlier moment, so
 // that the share itself does not bound it.
-func (p Prepared) Fits(claim *Claim, room Room) error {
+func (p Prepared) Fits(claim *Claim, from Supply) error {
 	if claim.UID == "" || len(claim.Parts) == 0 {
 		return errors.New("has no UID or no NUMA node")
 	}
@@ -120,7 +120,7 @@ func (p Prepared) Fits(claim *Claim, room Room) error {
 	for _, part := range claim.Parts {
 		for _, amount := range part.Amounts {
 			at := Kind{part.Node, amount.Type}
-			whole, there := room.most(at)
+			whole, there := from.most(at)
 			if !there {
 				return fmt.Errorf("NUMA node %d has no %s for claims", at.Node, at.Type)
 			}
@@ -166,12 +166,12 @@ func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Capacity) 
 }
 
 // Capacities are sorted by node and type.
-func (p Prepared) Capacities(room Room) (all []Capacity) {
+func (p Prepared) Capacities(from Supply) (all []Capacity) {
 	claimed := p.Claimed("")
-	for _, node := range room.Claimable {
+	for _, node := range from.Claimable {
 		for _, amount := range node.Amounts {
 			at := Kind{node.Node, amount.Type}
-			most, _ := room.most(at)
+			most, _ := from.most(at)
 			capacity := min(max(amount.Bytes, claimed[at]), most)
 			all = append(all, Capacity{Node: at.Node, Type: at.Type, Claimed: claimed[at], Capacity: capacity - capacity%Step(at.Type)})
 		}

@@ -19,10 +19,10 @@ func claimOf(name string, parts ...Part) *Claim {
 	return &Claim{UID: "uid-" + name, Namespace: "default", Name: name, Pods: []string{"web"}, Parts: parts}
 }
 
-// room is two nodes of 16Gi, half of that for claims; a pod without claims has some of the first.
-func room(t *testing.T, allocated uint64) Room {
+// supply is two nodes of 16Gi, half of that for claims; a pod without claims has some of the first.
+func supply(t *testing.T, allocated uint64) Supply {
 	t.Helper()
-	r := Room{
+	r := Supply{
 		Nodes:     []memorymanager.NodeCapacity{{ID: 0, Total: 16 * gi}, {ID: 1, Total: 16 * gi}},
 		Claimable: []Claimable{{0, on(0, 8*gi).Amounts}, {1, on(1, 8*gi).Amounts}},
 	}
@@ -56,7 +56,7 @@ func TestFits(t *testing.T) {
 		"nothing":                {claimOf("b"), 0, "has no UID or no NUMA node"},
 		"no UID":                 {&Claim{Parts: []Part{on(0, gi)}}, 0, "has no UID or no NUMA node"},
 	} {
-		if got := fmt.Sprint(prepared.Fits(test.claim, room(t, test.allocated))); got != test.want {
+		if got := fmt.Sprint(prepared.Fits(test.claim, supply(t, test.allocated))); got != test.want {
 			t.Errorf("%s: got %s, want %s", name, got, test.want)
 		}
 	}
@@ -92,7 +92,7 @@ func TestPart(t *testing.T) {
 // What claims have beyond the share is kept from pods, too, as far as the node has it, and shown where it is more than that.
 func TestClaimsBeyondTheShareAndTheNode(t *testing.T) {
 	prepared := Prepared{"uid-a": claimOf("a", on(0, 10*gi), on(1, 20*gi))}
-	r := room(t, 8*gi)
+	r := supply(t, 8*gi)
 	want := []Claimable{{0, on(0, 10*gi).Amounts}, {1, on(1, 16*gi).Amounts}}
 	if diff := cmp.Diff(want, prepared.SetAside(r.Claimable, r.Nodes)); diff != "" {
 		t.Error(diff)

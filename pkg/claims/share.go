@@ -20,8 +20,8 @@ type Claimable struct {
 	Amounts memorymanager.Request
 }
 
-// Room is where claims are allocated.
-type Room struct {
+// Supply is what claims are allocated from.
+type Supply struct {
 	// Nodes are all NUMA nodes, for claims and pods together.
 	Nodes     []memorymanager.NodeCapacity
 	Claimable []Claimable
@@ -30,12 +30,12 @@ type Room struct {
 }
 
 // most is what claims may have at most: what is allocatable and no pod has; false where the node has none of that memory.
-func (r Room) most(at Kind) (bytes uint64, there bool) {
-	if r.Pods == nil {
+func (s Supply) most(at Kind) (bytes uint64, there bool) {
+	if s.Pods == nil {
 		return 0, false
 	}
-	_, allocated, there := r.Pods.Capacity(at.Node, at.Type)
-	has := allocatable(r.Nodes, at)
+	_, allocated, there := s.Pods.Capacity(at.Node, at.Type)
+	has := allocatable(s.Nodes, at)
 	return has - min(has, allocated), there
 }
 

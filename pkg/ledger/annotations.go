@@ -10,7 +10,7 @@ import (
 
 // annotations has a pod's annotations judged at the end of the Step: its rules or its containers have changed.
 func (l *Ledger) annotations(p *pod) {
-	if p.Says.Annotations.Empty() && p.problems == nil {
+	if p.Annotated.Annotations.Empty() && p.problems == nil {
 		return
 	}
 	if last := len(l.step.annotated) - 1; last < 0 || l.step.annotated[last] != p {
@@ -38,7 +38,7 @@ func (l *Ledger) judgeAnnotations() {
 }
 
 func (p *pod) findProblems() []config.Problem {
-	return p.Says.Annotations.Problems(p.rules, p.containerNames())
+	return p.Annotated.Annotations.Problems(p.rules, p.containerNames())
 }
 
 // containerNames are the names of the containers of a pod: those of its spec, and others that the runtime has. They are nil while no
@@ -60,11 +60,11 @@ func (p *pod) containerNames() []string {
 // checkAnnotations refuses a container with wrong annotations where the administrator wants that. One for a container that is not
 // there concerns all of them.
 func (l *Ledger) checkAnnotations(c *container) error {
-	if c.pod.Says.Annotations.Empty() || l.state.Resolved.Config.OnBadAnnotation != config.RejectPod {
+	if c.pod.Annotated.Annotations.Empty() || l.state.Resolved.Config.OnBadAnnotation != config.RejectPod {
 		return nil
 	}
-	_, problems := c.pod.Says.Annotations.Wishes(c.Name, c.pod.rules)
-	problems = append(problems, c.pod.Says.Annotations.Astray(c.pod.containerNames())...)
+	_, problems := c.pod.Annotated.Annotations.Wishes(c.Name, c.pod.rules)
+	problems = append(problems, c.pod.Annotated.Annotations.Astray(c.pod.containerNames())...)
 	if len(problems) == 0 {
 		return nil
 	}

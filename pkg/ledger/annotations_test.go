@@ -39,7 +39,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 			all["numa"+domain+annotations[i]] = annotations[i+1]
 		}
 		p := claimPod("web", "burstable/")
-		p.Brought = &Brought{Annotations: config.ReadAnnotations(all)}
+		p.Annotated = &ReadAnnotations{Annotations: config.ReadAnnotations(all)}
 		return p
 	}
 	create := func(p Pod, known pods.Answer, name string) CreateContainer {
@@ -104,7 +104,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 // Where wrong annotations reject, one for a container that is not there rejects all of the pod's.
 func TestAnAnnotationForNoContainerRejects(t *testing.T) {
 	web := claimPod("web", "burstable/")
-	web.Brought = &Brought{Annotations: config.ReadAnnotations(map[string]string{"numa.memory-manager.noderesource.dev/container.debug": "none"})}
+	web.Annotated = &ReadAnnotations{Annotations: config.ReadAnnotations(map[string]string{"numa.memory-manager.noderesource.dev/container.debug": "none"})}
 	create := func(name string, known pods.Answer) Event {
 		event := claimed(web, name, claimGi)
 		event.Known = known

@@ -35,7 +35,7 @@ func (e PrepareClaim) apply(l *Ledger) {
 		return
 	}
 	if !same {
-		if err := l.state.Claims.Fits(&e.Claim, l.roomForClaims()); err != nil {
+		if err := l.state.Claims.Fits(&e.Claim, l.claimSupply()); err != nil {
 			l.step.effects.Err = fmt.Errorf("claim %s: %w", &e.Claim, err)
 			return
 		}
@@ -107,9 +107,9 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
 
-// roomForClaims is what claims may have under the configuration in force.
-func (l *Ledger) roomForClaims() claims.Room {
-	return claims.Room{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Pods: l.manager}
+// claimSupply is what claims may have under the configuration in force.
+func (l *Ledger) claimSupply() claims.Supply {
+	return claims.Supply{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Pods: l.manager}
 }
 
 // noteLostClaims says where claims have more than their node, after memory was plugged out.

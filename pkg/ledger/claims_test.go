@@ -44,7 +44,7 @@ func claimPod(name, class string) Pod {
 func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newLedger(t, "dra: {enabled: true}")
-	half := l.state.Claims.Capacities(l.roomForClaims())[0].Capacity
+	half := l.state.Claims.Capacities(l.claimSupply())[0].Capacity
 	rest, _, _ := l.manager.Capacity(0, memorymanager.Memory)
 	for _, step := range []struct {
 		name    string
@@ -267,7 +267,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		if effects.Err != nil {
 			t.Fatalf("%s: %v", step.memory, effects.Err)
 		}
-		if got := l.state.Claims.Capacities(l.roomForClaims())[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
+		if got := l.state.Claims.Capacities(l.claimSupply())[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
 			t.Errorf("%s: %d for claims, want %d", step.memory, got.Capacity, step.capacity)
 		}
 		warned := ""
@@ -571,7 +571,7 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 	l.Step(now, claimed(web, "main", 14*claimGi))
 	l.Step(now, Reconfigure{Config: resolve(t, l, "dra: {enabled: true, shares: [{limits: {memory: 100%}}]}")})
 	free := func(node int) uint64 {
-		for _, v := range l.state.Claims.Capacities(l.roomForClaims()) {
+		for _, v := range l.state.Claims.Capacities(l.claimSupply()) {
 			if v.Node == node && v.Type == memorymanager.Memory {
 				return v.Capacity
 			}

@@ -39,11 +39,11 @@ func (p MemoryPolicy) String() string {
 // has looked for them.
 func (l *Ledger) setsMemoryPolicies(pod Pod, class memoryqos.QOSClass, g *Gathered, hasDevices bool) bool {
 	pod, _ = g.of(pod)
-	brought := pod.Brought
-	if p := l.pods[pod.Key()]; p != nil && brought == nil {
-		brought = p.Says
+	annotated := pod.Annotated
+	if p := l.pods[pod.Key()]; p != nil && annotated == nil {
+		annotated = p.Annotated
 	}
-	asks := brought != nil && !brought.Annotations.Empty()
+	asks := annotated != nil && !annotated.Annotations.Empty()
 	near := class != memoryqos.Guaranteed && hasDevices
 	return l.state.Runtime.MemoryPolicies && (asks || near || l.state.Resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }

@@ -18,7 +18,7 @@ func annotated(pod Pod, annotations ...string) Pod {
 	for i := 0; i < len(annotations); i += 2 {
 		all[annotations[i]+".memory-manager.noderesource.dev"] = annotations[i+1]
 	}
-	pod.Brought = &Brought{Annotations: config.ReadAnnotations(all)}
+	pod.Annotated = &ReadAnnotations{Annotations: config.ReadAnnotations(all)}
 	return pod
 }
 
@@ -249,6 +249,6 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 // readsMems reports whether the cgroup of the pod has to be read for a container, once its devices are found.
 func (l *Ledger) readsMems(create CreateContainer) bool {
 	g := &Gathered{Facts: Facts{Devices: map[string][]topologymanager.Device{create.Container.Name: create.Container.Devices}}}
-	g.Take(l.Needs(create, g))
+	g.Ask(l.Needs(create, g))
 	return l.Needs(create, g).MemsOf != ""
 }

@@ -21,7 +21,7 @@ type Needs struct {
 	Container Container
 	Refs      []pods.Ref
 
-	// Annotations are pods of which the annotations have not been read (Gathered.Take).
+	// Annotations are pods of which the annotations have not been read (Gathered.Ask).
 	Annotations []Pod
 	// Answer is set where the pod APIs have to be asked.
 	Answer bool
@@ -82,19 +82,19 @@ type Gathered struct {
 	Answers map[pods.Ref]pods.Answer
 	Found   Found
 
-	brought map[string]*Brought // by sandbox
-	turn    int                 // 0 asks for what depends on nothing, 1 for what depends on that, and later ones for nothing
+	annotated map[string]*ReadAnnotations // by sandbox
+	asked     int                         // how often: first for what depends on nothing, then for what depends on that, and then for nothing
 }
 
-// Take begins a turn: nothing is asked for again, whatever is found out. It reads the annotations. A tenant decides how much there is to
-// read: it is called without the driver's lock, and uses nothing that changes.
-func (g *Gathered) Take(n Needs) {
-	g.turn++
+// Ask notes that n is asked for: it is not asked for again, whatever is found out. It reads the annotations. A tenant decides how much
+// there is to read, so the driver calls it without its lock; it uses nothing that changes.
+func (g *Gathered) Ask(n Needs) {
+	g.asked++
 	for _, pod := range n.Annotations {
-		if g.brought == nil {
-			g.brought = map[string]*Brought{}
+		if g.annotated == nil {
+			g.annotated = map[string]*ReadAnnotations{}
 		}
-		g.brought[pod.ID] = read(pod, n.node)
+		g.annotated[pod.ID] = read(pod, n.node)
 	}
 }
 
@@ -109,35 +109,35 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 	case nil:
 		n.Ended = l.ending()
 	case RunPod:
-		n.ofPods(l, g, e.Pod)
+		n.forPods(l, g, e.Pod)
 	case UpdatePod:
-		n.ofPods(l, g, e.Pod)
+		n.forPods(l, g, e.Pod)
 	case CreateContainer:
-		n.ofCreate(l, g, e)
+		n.forCreate(l, g, e)
 	case UpdateContainer:
-		if n.ofContainer(l, g, e.Pod, e.Container) && g.turn == 0 {
-			n.ofFiles(l, e.Pod, e.Container)
+		if n.forContainer(l, g, e.Pod, e.Container) && g.asked == 0 {
+			n.forFiles(l, e.Pod, e.Container)
 			n.Usage = l.movable(e.Pod, e.Container)
 		}
 	case StartContainer:
-		if n.ofPods(l, g, e.Pod); g.turn == 0 {
-			n.ofFiles(l, e.Pod, e.Container)
+		if n.forPods(l, g, e.Pod); g.asked == 0 {
+			n.forFiles(l, e.Pod, e.Container)
 		}
 	case Synchronize:
-		n.ofPods(l, g, e.Pods...)
+		n.forPods(l, g, e.Pods...)
 		for i := range e.Pods {
 			n.Refs = append(n.Refs, e.Pods[i].Ref())
 		}
-		if g.turn == 0 {
+		if g.asked == 0 {
 			n.Sandboxes, n.Listed = e.places()
 			n.Unlisted = l.unlisted(e.Containers)
 		}
 	case SyncContainers:
 		n.Usage = l.toMove(e)
 	case PrepareClaim:
-		n.ofClaim(l, g, e.Claim.UID)
+		n.forClaim(l, g, e.Claim.UID)
 	case UnprepareClaim:
-		n.ofClaim(l, g, e.UID)
+		n.forClaim(l, g, e.UID)
 	}
 	n.Usage = slices.DeleteFunc(n.Usage, func(cgroup string) bool { _, known := g.Usage[cgroup]; return known || cgroup == "" })
 	return n
@@ -190,50 +190,50 @@ func (e Synchronize) with(g Gathered) Synchronize {
 // of is a pod of the event with what its annotations say, where they were read, and what was found out about it.
 func (g *Gathered) of(pod Pod) (Pod, Facts) {
 	pod.Annotations = nil
-	if brought := g.brought[pod.ID]; brought != nil {
-		pod.Brought = brought
+	if annotated := g.annotated[pod.ID]; annotated != nil {
+		pod.Annotated = annotated
 	}
 	facts := g.Facts
 	facts.Known = g.Answers[pod.Ref()]
 	return pod, facts
 }
 
-// ofPods asks for annotations, once for each sandbox.
-func (n *Needs) ofPods(l *Ledger, g *Gathered, received ...Pod) {
+// forPods asks for annotations, once for each sandbox.
+func (n *Needs) forPods(l *Ledger, g *Gathered, received ...Pod) {
 	for _, pod := range received {
 		p := l.pods[pod.Key()]
-		if known := p != nil && p.ID == pod.ID; g.turn == 0 && !known && pod.Brought == nil && !l.stopped(pod) {
+		if known := p != nil && p.ID == pod.ID; g.asked == 0 && !known && pod.Annotated == nil && !l.stopped(pod) {
 			n.Annotations = append(n.Annotations, pod)
 		}
 	}
 }
 
-// ofContainer asks for what every decision about a container may need; false where nothing is decided. What the pod APIs say is not read
+// forContainer asks for what every decision about a container may need; false where nothing is decided. What the pod APIs say is not read
 // from files.
-func (n *Needs) ofContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool {
+func (n *Needs) forContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool {
 	path, managed, _ := pod.Path()
 	if !managed || l.stopped(pod) {
 		return false
 	}
 	n.Pod, n.Container, n.Refs = pod, c, []pods.Ref{pod.Ref()}
-	n.ofPods(l, g, pod)
+	n.forPods(l, g, pod)
 	p := l.pods[pod.Key()]
 	switch described := p != nil && p.Info != nil || g.Answers[pod.Ref()].Pod != nil; {
-	case g.turn == 0:
+	case g.asked == 0:
 		n.Answer, n.Ended = p == nil || !p.knows(c.Name), l.ending()
-	case g.turn == 1 && path.Class == memoryqos.Guaranteed && !described:
+	case g.asked == 1 && path.Class == memoryqos.Guaranteed && !described:
 		n.LimitOf, n.Siblings = path.Pod, p.siblings(c.Name)
 	}
 	return true
 }
 
-func (n *Needs) ofCreate(l *Ledger, g *Gathered, e CreateContainer) {
-	if !n.ofContainer(l, g, e.Pod, e.Container) {
+func (n *Needs) forCreate(l *Ledger, g *Gathered, e CreateContainer) {
+	if !n.forContainer(l, g, e.Pod, e.Container) {
 		return
 	}
 	path, _, _ := e.Pod.Path()
 	placed := l.manager != nil && path.Class == memoryqos.Guaranteed
-	switch g.turn {
+	switch g.asked {
 	case 0:
 		n.Devices, n.CPUs = true, placed && l.needsPodCPUs(e.Pod)
 		n.Claims = l.state.Claims.Unreserved(e.Container.Claims, e.Pod.UID)
@@ -249,17 +249,17 @@ func (n *Needs) ofCreate(l *Ledger, g *Gathered, e CreateContainer) {
 	}
 }
 
-// ofFiles asks for the files of a container whose creation was missed.
-func (n *Needs) ofFiles(l *Ledger, pod Pod, c Container) {
+// forFiles asks for the files of a container whose creation was missed.
+func (n *Needs) forFiles(l *Ledger, pod Pod, c Container) {
 	if l.containers[c.ID] == nil {
 		n.FilesOf = cgroupOf(pod, c)
 	}
 }
 
-// ofClaim asks whether the containers that have a claim are there: runtimes do not report every end.
-func (n *Needs) ofClaim(l *Ledger, g *Gathered, uid string) {
+// forClaim asks whether the containers that have a claim are there: runtimes do not report every end.
+func (n *Needs) forClaim(l *Ledger, g *Gathered, uid string) {
 	user := l.claimUser(uid)
-	if user == nil || g.turn > 0 {
+	if user == nil || g.asked > 0 {
 		return
 	}
 	for _, c := range user.containers {

@@ -33,7 +33,7 @@ func (n Needs) named() string {
 	return strings.Join(names, " ")
 }
 
-// TestWhatAnEventNeeds has the driver find out nothing, or what a test says: the needs are those of one turn after another.
+// TestWhatAnEventNeeds has the driver find out nothing, or what a test says: the needs are what is asked for first, second, and so on.
 func TestWhatAnEventNeeds(t *testing.T) {
 	const large = "topologyManagerPolicy: restricted\nverifyHugepages: true\n"
 	web, known := claimPod("web", ""), claimPod("web", "")
@@ -61,7 +61,7 @@ func TestWhatAnEventNeeds(t *testing.T) {
 		yaml   string
 		before []Event
 		event  Event
-		found  func(*Gathered) // by the first turn
+		found  func(*Gathered) // when it is asked first
 		want   []string
 	}{
 		"a new pod":                 {event: RunPod{Pod: web}, want: []string{"annotations"}},
@@ -112,7 +112,7 @@ func TestWhatAnEventNeeds(t *testing.T) {
 					break
 				}
 				got = append(got, needs.named())
-				g.Take(needs)
+				g.Ask(needs)
 				if test.found != nil {
 					test.found(g)
 				}
@@ -139,7 +139,7 @@ func TestWhatIsFoundOutIsAPartOfTheEvent(t *testing.T) {
 	web.Annotations = map[string]string{"numa.memory-manager.noderesource.dev": "none", "private": "text"}
 	l, g := newLedger(t, ""), &Gathered{}
 	create := claimed(web, "main", claimGi)
-	g.Take(l.Needs(create, g))
+	g.Ask(l.Needs(create, g))
 	g.Answers = map[pods.Ref]pods.Answer{web.Ref(): {Source: memoryqos.SourceKubelet}}
 	limit := 2 * claimGi
 	g.PodLimit = &limit

@@ -25,7 +25,7 @@ func (l *Ledger) View() View {
 		view.Nodes = l.manager.Nodes()
 	}
 	if l.state.Resolved.Config.DRA.Enabled {
-		view.Claimable, view.Claims = l.state.Claims.Capacities(l.roomForClaims()), l.Claims()
+		view.Claimable, view.Claims = l.state.Claims.Capacities(l.claimSupply()), l.Claims()
 	}
 	l.refreshPodViews()
 	for _, p := range l.living {

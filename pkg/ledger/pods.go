@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -125,13 +126,11 @@ func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 	if p == nil {
 		p = l.add(&PodState{Born: l.step.now}, received.Key())
 	}
-	if received.Brought == nil && p.Says == nil {
-		received.Brought = read(received, l.node)
+	received.Annotated = cmp.Or(received.Annotated, p.Annotated)
+	if received.Annotated == nil {
+		received.Annotated = read(received, l.node)
 	}
-	if received.Brought != nil {
-		p.Says = received.Brought
-	}
-	received.Annotations, received.Brought = nil, nil
+	received.Annotations = nil
 	p.Pod, p.path, p.managed, p.Seq, p.Revision = received, path, managed, max(p.Seq, l.step.seq), p.Revision+1
 	l.takeRules(p)
 	return p, nil
@@ -158,8 +157,8 @@ func (p *pod) runsIn(sandbox string) {
 	}
 }
 
-// Brought is what a pod's annotations say, within bounds.
-type Brought struct {
+// ReadAnnotations is what a pod's annotations say, within bounds.
+type ReadAnnotations struct {
 	Annotations config.PodAnnotations
 	Claims      pods.Claims
 }
@@ -171,9 +170,9 @@ func (l *Ledger) stopped(received Pod) bool {
 }
 
 // read is what a pod's annotations say.
-func read(pod Pod, node pods.Node) *Brought {
+func read(pod Pod, node pods.Node) *ReadAnnotations {
 	claims, _ := node.ReadClaims(pod.Annotations) // with an error nothing is claimed, and requests are estimates
-	return &Brought{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
+	return &ReadAnnotations{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
 }
 
 // podFor returns the pod of an event about one of its containers, with what was found out for it. It is nil for a pod that is
@@ -224,7 +223,7 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 func (l *Ledger) takeRules(p *pod) {
 	p.settings = l.state.Resolved.SettingsFor(p.Namespace)
 	p.wishes = nil
-	if !p.Says.Annotations.Empty() {
+	if !p.Annotated.Annotations.Empty() {
 		p.rules = l.state.Resolved.Config.AnnotationRulesFor(p.Namespace)
 	}
 	l.annotations(p)
@@ -232,12 +231,12 @@ func (l *Ledger) takeRules(p *pod) {
 
 // wishesOf are the annotations' wishes for one container, "" for the pod itself. They are found once: values are derived at every event.
 func (p *pod) wishesOf(container string) config.Wishes {
-	if p.Says.Annotations.Empty() {
+	if p.Annotated.Annotations.Empty() {
 		return config.Wishes{}
 	}
 	wishes, known := p.wishes[container]
 	if !known {
-		wishes, _ = p.Says.Annotations.Wishes(container, p.rules)
+		wishes, _ = p.Annotated.Annotations.Wishes(container, p.rules)
 		if p.wishes == nil {
 			p.wishes = map[string]config.Wishes{}
 		}

@@ -73,8 +73,8 @@ func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
 	group.Go(func() {
 		for range 200 {
 			var facts Gathered
-			facts.Take(needs)
-			if got := With(RunPod{Pod: pod}, facts).(RunPod).Pod; got.Brought == nil || got.Annotations != nil {
+			facts.Ask(needs)
+			if got := With(RunPod{Pod: pod}, facts).(RunPod).Pod; got.Annotated == nil || got.Annotations != nil {
 				t.Errorf("%+v", got)
 			}
 		}

@@ -141,7 +141,7 @@ func (l *Ledger) estimate(c *container) pods.Estimate {
 		WorkloadSwap: l.state.Resolved.WorkloadSwap,
 		OOMScoreAdj:  c.Resources.OOMScoreAdj,
 		Unified:      c.Resources.Unified,
-		Claims:       p.Says.Claims,
+		Claims:       p.Annotated.Claims,
 	}, l.state.Resolved.Config.RequestSources...)
 }
 

@@ -54,7 +54,7 @@ type State struct {
 
 // PodState is a living pod.
 type PodState struct {
-	// Pod is its sandbox as the runtime named it last, without Annotations and Brought.
+	// Pod is its sandbox as the runtime named it last; Annotations are read once for each sandbox.
 	Pod
 	Born time.Time
 	// Sandboxes are those that have not ended, in the order of their arrival. A pod without one ends with its cgroup.
@@ -72,8 +72,6 @@ type PodState struct {
 	Source memoryqos.Source
 	// Shared is set once it is found, without Info, that its containers share the pod's limit.
 	Shared bool `json:",omitempty"`
-	// Says is what the annotations say: it is read once for each sandbox.
-	Says *Brought
 	// Slots are its containers in the order of their first appearance; ended ones stay while they have an allocation.
 	Slots []*Slot
 }
@@ -235,7 +233,7 @@ type pod struct {
 	// containers are its Slots.
 	containers []*container
 
-	// settings, rules, wishes and problems follow from the configuration and from Says.
+	// settings, rules, wishes and problems follow from the configuration and from Annotated.
 	settings memoryqos.Settings
 	rules    config.AnnotationRules
 	wishes   map[string]config.Wishes // by container, "" for the pod, as far as they have been found

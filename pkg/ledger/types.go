@@ -13,9 +13,9 @@ type Pod struct {
 	UID, Namespace, Name string
 	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
 	CgroupParent string
-	// Annotations are not read yet; Brought is what they say, nil until they are (Gathered.Take).
+	// Annotations are as the runtime sends them; Annotated is what the plugin has read in them, nil until then (Gathered.Ask).
 	Annotations map[string]string `json:"-"`
-	Brought     *Brought
+	Annotated   *ReadAnnotations
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
 	Overhead uint64
 	// MemoryLimit is the pod's memory limit in bytes without overhead (its own, or the sum of its containers'), 0 when none or

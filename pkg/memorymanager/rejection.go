@@ -36,21 +36,21 @@ type Rejection struct {
 	// Affinity is the merged hint when the policy admitted it, and what failed came after.
 	Affinity *topologymanager.Hint
 	// Nodes are what each node has of the request; empty when no node could have changed the outcome.
-	Nodes []NodeRoom
+	Nodes []NodeAvailability
 	// Holders are containers that keep this one from nodes with room.
 	Holders []Holder
 }
 
-// NodeRoom is what one node has of a request.
-type NodeRoom struct {
+// NodeAvailability is what one node has of a request.
+type NodeAvailability struct {
 	Node int
 	// Group is the node's group; the node alone when it is in none.
-	Group nodeset.Set
-	Room  []Room
+	Group        nodeset.Set
+	Availability []Availability
 }
 
-// Room is what nodes have of one type of memory that is asked for, in bytes.
-type Room struct {
+// Availability is what nodes have of one type of memory that is asked for, in bytes.
+type Availability struct {
 	Type MemoryType
 	// Allocatable is 0 where the nodes have no such memory. Free counts what the pod's init containers leave behind.
 	Allocatable, Free, Needed uint64
@@ -78,22 +78,22 @@ func (r *Rejection) Text() string {
 }
 
 // String is the node's line in a rejection, "node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed".
-func (n NodeRoom) String() string {
+func (n NodeAvailability) String() string {
 	name := nodeset.Of(n.Node).Named()
 	if n.Group.Len() > 1 {
 		name += " (group " + n.Group.String() + ")"
 	}
-	room := make([]string, len(n.Room))
-	for i, r := range n.Room {
-		room[i] = r.text(len(n.Room) > 1)
+	available := make([]string, len(n.Availability))
+	for i, r := range n.Availability {
+		available[i] = r.text(len(n.Availability) > 1)
 	}
-	return name + ": " + strings.Join(room, ", ")
+	return name + ": " + strings.Join(available, ", ")
 }
 
 // String is what there is of what is needed, "hugepages-2Mi 0 of 2Gi free, 1Gi needed"; memory is named by no type.
-func (r Room) String() string { return r.text(false) }
+func (r Availability) String() string { return r.text(false) }
 
-func (r Room) text(named bool) string {
+func (r Availability) text(named bool) string {
 	if r.Allocatable == 0 && r.Type != Memory {
 		return "no " + string(r.Type)
 	}
@@ -151,26 +151,26 @@ func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejecti
 		r.Cause, r.Holders = strings.TrimPrefix(cause+": "+barred, noRoom+": "), holders
 	}
 	for id := range m.all.All() {
-		node := NodeRoom{Node: id, Group: m.groups[id]}
+		node := NodeAvailability{Node: id, Group: m.groups[id]}
 		for _, amount := range c.Request {
-			node.Room = append(node.Room, m.room(nodeset.Of(id), c, amount))
+			node.Availability = append(node.Availability, m.availability(nodeset.Of(id), c, amount))
 		}
 		r.Nodes = append(r.Nodes, node)
 	}
 	return r
 }
 
-// room is what nodes have of an amount that a container asks for.
-func (m *Manager) room(nodes nodeset.Set, c Container, amount Amount) Room {
-	room := Room{Type: amount.Type, Needed: amount.Bytes}
+// availability is what nodes have of an amount that a container asks for.
+func (m *Manager) availability(nodes nodeset.Set, c Container, amount Amount) Availability {
+	available := Availability{Type: amount.Type, Needed: amount.Bytes}
 	if column := m.column(amount.Type); column != nil && nodes&column.listed != 0 {
-		room.Allocatable = column.allocatableOf(nodes)
-		room.Free = min(plus(column.freeOf(nodes), m.reusable(c.Pod, nodes, amount.Type)), room.Allocatable)
+		available.Allocatable = column.allocatableOf(nodes)
+		available.Free = min(plus(column.freeOf(nodes), m.reusable(c.Pod, nodes, amount.Type)), available.Allocatable)
 	}
 	if existing := m.container(c.Pod, c.Name); existing != nil {
-		room.Needed, room.More = minus(amount.Bytes, size(existing.blocks, span(existing.blocks), amount.Type)), true
+		available.Needed, available.More = minus(amount.Bytes, size(existing.blocks, span(existing.blocks), amount.Type)), true
 	}
-	return room
+	return available
 }
 
 // missing names the type of a request that no node has; empty when there is none.
@@ -187,12 +187,12 @@ func (m *Manager) missing(request Request) string {
 func (m *Manager) why(nodes nodeset.Set, c Container) string {
 	full := ""
 	for _, amount := range c.Request {
-		room := m.room(nodes, c, amount)
-		if room.Allocatable < amount.Bytes || room.Allocatable == 0 {
-			return room.String()
+		available := m.availability(nodes, c, amount)
+		if available.Allocatable < amount.Bytes || available.Allocatable == 0 {
+			return available.String()
 		}
-		if full == "" && room.Free < amount.Bytes {
-			full = room.String()
+		if full == "" && available.Free < amount.Bytes {
+			full = available.String()
 		}
 	}
 	if !m.lawful(nodes) {

@@ -86,7 +86,7 @@ func (d *driver) close() {
 func podNamed(name string) ledger.Pod {
 	return ledger.Pod{
 		ID: name + "-sandbox", UID: name + "-uid", Namespace: "default", Name: name,
-		CgroupParent: "/kubepods/pod" + name + "-uid", Brought: &ledger.Brought{},
+		CgroupParent: "/kubepods/pod" + name + "-uid", Annotated: &ledger.ReadAnnotations{},
 	}
 }
 
@@ -255,8 +255,8 @@ func TestEventsThatFindTheQueueFull(t *testing.T) {
 // read reads a pod's annotations, as the agent does.
 func (d *driver) read(p ledger.Pod) ledger.Pod {
 	var facts ledger.Gathered
-	p.Brought = nil
-	facts.Take(d.Needs(ledger.RunPod{Pod: p}, &facts))
+	p.Annotated = nil
+	facts.Ask(d.Needs(ledger.RunPod{Pod: p}, &facts))
 	return ledger.With(ledger.RunPod{Pod: p}, facts).(ledger.RunPod).Pod
 }
 
@@ -298,12 +298,12 @@ func TestBadInput(t *testing.T) {
 	change := func(old, new string) string { return strings.Replace(whole, old, new, 1) }
 	for name, test := range map[string]struct{ content, want string }{
 		"empty":        {"", "FILE:1: the file is empty, want the header of a recording"},
-		"text":         {"hello\n", `FILE:1: want the header of a recording, {"recording":6,…}: invalid character 'h'`},
-		"no header":    {events, `FILE:1: want the header of a recording, {"recording":6,…}: it has no format`},
-		"old format":   {`{"recording":1,"version":"v0.2.0","ledger":{"&":1},"sum":""}` + "\n", "FILE:1: want a recording of format 6, got 1: replay it with version v0.2.0"},
-		"other format": {change(`"recording":6`, `"recording":7`), "FILE:1: want a recording of format 6, got 7: replay it with version test"},
+		"text":         {"hello\n", `FILE:1: want the header of a recording, {"recording":7,…}: invalid character 'h'`},
+		"no header":    {events, `FILE:1: want the header of a recording, {"recording":7,…}: it has no format`},
+		"old format":   {`{"recording":1,"version":"v0.2.0","ledger":{"&":1},"sum":""}` + "\n", "FILE:1: want a recording of format 7, got 1: replay it with version v0.2.0"},
+		"other format": {change(`"recording":7`, `"recording":8`), "FILE:1: want a recording of format 7, got 8: replay it with version test"},
 		"state":        {change(`"MemTotal":`, `"MemTotel":`), `FILE:1: the state of the ledger of version test cannot be read: json: unknown field "MemTotel"`},
-		"no state":     {`{"recording":6}` + "\n", "FILE:1: the state of the ledger of version  cannot be read: EOF"},
+		"no state":     {`{"recording":7}` + "\n", "FILE:1: the state of the ledger of version  cannot be read: EOF"},
 		"event":        {header + "\n{}\n", "FILE:2: want event 1, got 0: lines are missing"},
 		"line":         {change("\n"+`{"n":2`, "\n"+`{"n":3`), "FILE:3: want event 2, got 3: lines are missing"},
 		"kind":         {change(`"kind":"RunPod"`, `"kind":"RunPot"`), `FILE:2: event 1: kind "RunPot" is not known: was it recorded by another version?`},

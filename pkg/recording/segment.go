@@ -11,7 +11,7 @@ import (
 )
 
 // format is the version of what a segment contains.
-const format = 6
+const format = 7
 
 // A segment's file is named after the moment at which it begins, so that names sort by time.
 const (
