@@ -56,14 +56,21 @@ func describe(t *testing.T, known []difference) string {
 	var b strings.Builder
 	b.WriteString(`# Where we differ from the kubelet
 
-Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here under ` + "`onConflict: Kubelet`" + `: admitted or
-not, the affinity, the blocks, the node map and the state file. The default, ` + "`CPUs`" + `, places a container on a whole group of NUMA nodes where the
-kubelet takes one of them. The comparison has [nodes without memory](devices.md#nodes-without-memory) in the node map, as a kubelet does. The
-exceptions stand in ` + "`testdata/vectors/differences.jsonl`" + `. Where a row does not name the kubelet, it does not start. Scenarios ` + "`next-*`" + `
-have the rules of later releases. Pods with pod-level resources are compared under PodLevelResourceManagers.
+On this page a node is a NUMA node.
 
-| why ours is another answer | scenarios |
-| --- | --- |
+- **A rejected pod stays on its machine.** The kubelet's Memory Manager fails the pod (` + "`UnexpectedAdmissionError`" + `), and its controller makes another.
+  Here the kubelet has admitted the pod, and the plugin refuses its container: the pod is Pending with ` + "`CreateContainerError`" + `, and the kubelet
+  tries again until there is room. [What helps](troubleshooting.md#a-pod-is-rejected).
+- **Memory follows exclusive CPUs** and goes past groups by default (` + "[`onConflict: CPUs`](configuration.md#keys)" + `).
+- **[Nodes without memory](devices.md#nodes-without-memory)** are not in the node map.
+- **[Memory QoS](kubernetes-versions.md#where-our-memory-qos-values-differ)** has other defaults.
+
+## Recorded decisions
+
+With ` + "`onConflict: Kubelet`" + ` and nodes without memory in the map, every decision of a kubelet 1.36 in ` + "`testdata/vectors`" + ` comes out the same: admitted or
+not, the affinity, the blocks, the node map and the state file. These do not. Where a line does not name the kubelet, it does not start.
+Scenarios ` + "`next-*`" + ` have the rules of later releases. Pods with pod-level resources are compared under PodLevelResourceManagers.
+
 `)
 	var scenarios byReason
 	for i, d := range known {
@@ -75,10 +82,8 @@ have the rules of later releases. Pods with pod-level resources are compared und
 	b.WriteString(`
 ## Reserved memory
 
-Outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others here (` + "`testdata/vectors/reserved-differences.jsonl`" + `):
+Outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others here:
 
-| why ours is another answer | flags |
-| --- | --- |
 `)
 	var flags byReason
 	data, err := os.ReadFile(reservedDifferences)
@@ -99,7 +104,7 @@ Outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others h
 	return b.String()
 }
 
-// byReason has a row for each reason, in the order of their first example.
+// byReason has a line for each reason, in the order of their first example.
 type byReason struct {
 	reasons  []string
 	examples map[string][]string
@@ -122,7 +127,7 @@ func (t *byReason) add(reason, example string) {
 func (t *byReason) String() string {
 	var b strings.Builder
 	for _, reason := range t.reasons {
-		fmt.Fprintf(&b, "| %s | %s |\n", reason, strings.Join(t.examples[reason], ", "))
+		fmt.Fprintf(&b, "- %s. %s\n", strings.TrimSuffix(reason, "."), strings.Join(t.examples[reason], ", "))
 	}
 	return b.String()
 }
