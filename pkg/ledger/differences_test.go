@@ -68,17 +68,17 @@ On this page a node is a NUMA node.
 ## Recorded decisions
 
 With ` + "`onConflict: Kubelet`" + ` and nodes without memory in the map, every decision of a kubelet 1.36 in ` + "`testdata/vectors`" + ` comes out the same: admitted or
-not, the affinity, the blocks, the node map and the state file. These do not. Where a line does not name the kubelet, it does not start.
-Scenarios ` + "`next-*`" + ` have the rules of later releases. Pods with pod-level resources are compared under PodLevelResourceManagers.
+not, the affinity, the blocks, the node map and the state file. These do not (` + "`differences.jsonl`" + ` has the scenarios). Where a line does not name the
+kubelet, it does not start. Pods with pod-level resources are compared under PodLevelResourceManagers.
 
 `)
-	var scenarios byReason
-	for i, d := range known {
-		if i == 0 || known[i-1].ID != d.ID {
-			scenarios.add(d.Reason, d.ID)
+	var reasons []string
+	for _, d := range known {
+		if !slices.Contains(reasons, d.Reason) {
+			reasons = append(reasons, d.Reason)
+			fmt.Fprintf(&b, "- %s\n", d.Reason)
 		}
 	}
-	b.WriteString(scenarios.String())
 	b.WriteString(`
 ## Reserved memory
 
