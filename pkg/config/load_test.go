@@ -64,7 +64,7 @@ func TestDocumentationHasEveryKeyInOrder(t *testing.T) {
 	_, table, _ := strings.Cut(string(text), "\n## Keys\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	var documented []string
-	for _, row := range regexp.MustCompile("(?m)^\\| \\*?`([^`]+)`").FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile("(?m)^- \\*?`([^`]+)`").FindAllStringSubmatch(table, -1) {
 		documented = append(documented, row[1])
 	}
 	if diff := cmp.Diff(keys(reflect.TypeFor[Config](), ""), documented); diff != "" {

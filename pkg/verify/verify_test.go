@@ -458,7 +458,7 @@ func TestTroubleshootingNamesEveryFinding(t *testing.T) {
 		if !strings.Contains(reports, "["+code[1]+"]") {
 			t.Errorf("no report shows %s", code[1])
 		}
-		if !strings.Contains(page, "\n| `"+code[1]+"` |") {
+		if !strings.Contains(page, "\n- `"+code[1]+"`: ") {
 			t.Errorf("docs/troubleshooting.md does not explain %s", code[1])
 		}
 	}
@@ -467,7 +467,7 @@ func TestTroubleshootingNamesEveryFinding(t *testing.T) {
 func TestTroubleshootingNamesEveryReasonOfARejection(t *testing.T) {
 	page := contents(t, "../../docs/troubleshooting.md")
 	for _, reason := range memorymanager.Reasons() { // with the ledger's, which the program has
-		if !strings.Contains(page, "\n| `"+reason+"` |") {
+		if !strings.Contains(page, "\n- `"+reason+"`: ") {
 			t.Errorf("docs/troubleshooting.md does not explain %s", reason)
 		}
 	}
