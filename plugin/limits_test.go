@@ -341,18 +341,18 @@ func (s writtenEvents) Update(event *corev1.Event) (*corev1.Event, error) { retu
 func (s writtenEvents) Patch(event *corev1.Event, _ []byte) (*corev1.Event, error) { return event, nil }
 
 var (
-	limitRow  = regexp.MustCompile(`(?m)^\| (.+) \| (\d+(?:Ki|Mi)?) \| (.+) \|$`)
+	limitRow  = regexp.MustCompile(`(?m)^- (.+): (\d+(?:Ki|Mi)?), (.+)$`)
 	markdown  = regexp.MustCompile("`|\\[([^]]*)\\]\\([^)]*\\)")
 	firstPart = regexp.MustCompile(`^[a-z ]+`)
 )
 
-// TestLimits walks the table of docs/limits.md: input within each bound is taken, and one more has the outcome that the table says.
+// TestLimits walks the list of docs/limits.md: input within each bound is taken, and one more has the outcome that the list says.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/limits.md")
 	must(t, err)
 	rows := limitRow.FindAllStringSubmatch(string(text), -1)
-	if lines := strings.Count(string(text), "\n| ") - 2; len(rows) != lines {
+	if lines := strings.Count(string(text), "\n- "); len(rows) != lines {
 		t.Errorf("%d of %d rows have a bound", len(rows), lines)
 	}
 	proved := map[string]bool{}
