@@ -30,7 +30,7 @@ const (
 const (
 	mostAnnotations     = 500
 	mostAnnotationBytes = 64 << 10 // keys, and values as far as they are kept
-	// longestKey is that of a qualified name, the longest that the API server admits.
+	// longestKey is the length of the longest key that the API server admits: prefix, slash and name.
 	longestKey = 253 + 1 + 63
 )
 
@@ -243,7 +243,7 @@ func (s *annotationScope) add(a podAnnotation) {
 	}
 }
 
-// problems are those of the annotations that are wrong under any rules.
+// problems returns what is wrong with annotations whatever the rules allow.
 func (s *annotationScope) problems() []Problem {
 	var problems []Problem
 	for _, a := range s.wrong {

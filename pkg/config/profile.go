@@ -2,7 +2,7 @@ package config
 
 import "github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 
-// APIVersion and Kind are those of the configuration file.
+// APIVersion and Kind of the configuration file.
 const (
 	APIVersion = "memory-manager.noderesource.dev/v1alpha1"
 	Kind       = "MemoryManagerConfiguration"
@@ -24,7 +24,7 @@ const (
 	ProfileObserve Profile = "Observe"
 )
 
-// set gives the keys of a profile its values. They win over those of a KubeletConfiguration, and those of our file over them.
+// set sets the profile's keys. Its values override a KubeletConfiguration; keys that the configuration file sets override both.
 func (p Profile) set(c *Config) {
 	switch p {
 	case ProfileNUMA:

@@ -51,7 +51,7 @@ type FailurePolicy string
 
 // The failure policies.
 const (
-	// Ignore has the runtime go on without an answer. A container that was created so is taken in as one that is found running.
+	// Ignore lets the runtime go on without an answer. The container is adopted later, like one found running.
 	Ignore FailurePolicy = "Ignore"
 	// Fail fails the creation or update, which the kubelet tries again.
 	Fail FailurePolicy = "Fail"

@@ -6,9 +6,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// The kubelet's CPU manager assigns exclusive CPUs before the runtime is asked to create the container. Where the
-// kubelet's own topology policy does not insist, they can be on more NUMA nodes than ours admits. A rejection then helps
-// nobody: the CPUs stay assigned, and the kubelet asks for the same container again and again.
+// The kubelet's CPU manager assigns exclusive CPUs before the runtime is asked to create the container. If the kubelet's own
+// topology policy is none or best-effort, they can be on more NUMA nodes than ours admits. A rejection does not help then: the
+// CPUs remain assigned, and the kubelet creates the same container again and again.
 
 // tooWide reports whether a container's CPUs are on more nodes than the policy admits for its request.
 func (m *Manager) tooWide(c Container, h *hints) bool {

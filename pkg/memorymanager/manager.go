@@ -14,8 +14,8 @@ import (
 
 // Manager keeps the node map and the allocations. It is not safe for concurrent use: its owner holds one lock.
 //
-// The nodes that have allocations are partitioned into groups. A container lives on exactly one group, on one node that is
-// a group by itself, or on nodes that nobody uses yet and that become a group with it.
+// The nodes that have allocations are partitioned into groups. A container is placed on exactly one group, on one node that is
+// a group by itself, or on unused nodes, which then become a group.
 //
 // Aligned as the kubelet does (AlignToKubelet), a container whose affinity is one node of a group is put on that node alone.
 // The node is then a group by itself as well, and no new container gets the wider group until all of it is released.
@@ -64,7 +64,7 @@ func ungrouped(nodes nodeset.Set) (g nodeGroups) {
 type pod struct {
 	uid        string
 	containers []container
-	// blocks are the pod's own allocation, of which its containers' blocks are parts; nil without pod-level resources.
+	// blocks are the pod's own allocation, and its containers' blocks are parts of it; nil without pod-level resources.
 	blocks []Block
 	// affinity is what AdmitPod decided.
 	affinity *topologymanager.Hint

@@ -8,19 +8,19 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// A container may have CPUs or devices on a NUMA node of which nothing can be allocated. They count for the nearest nodes of the node map
-// then. A kubelet has nodes without memory in its map: it prefers them for such a container, and memory from any other node with them.
+// A container may have CPUs or devices on a NUMA node that is not in the node map. They count for the nearest nodes of the map. A kubelet
+// has nodes without memory in its map: it prefers them for such a container, together with memory of any other node.
 
 // Nearest is about a NUMA node that is not in the node map.
 type Nearest struct {
-	// Nodes are those of the map at the smallest distance; empty where distances are not known.
+	// Nodes are the nodes of the map at the smallest distance; empty if distances are not known.
 	Nodes nodeset.Set
 	// Why it is not in the map, "has no memory".
 	Why string
 }
 
-// near returns the nodes of the map for nodes of the machine: themselves, or the nearest. anyOf is set where each of the nodes is meant to be
-// as good as all of them, in the argument and in the result.
+// near maps nodes of the machine to nodes of the map: to themselves, or to the nearest. anyOf means that any one of the nodes is as good as
+// all of them, in the argument and in the result.
 func (m *Manager) near(nodes nodeset.Set, anyOf bool) (nodeset.Set, bool) {
 	on, off := nodes&m.all, nodes&^m.all
 	if off.Empty() || anyOf && !on.Empty() {
@@ -66,7 +66,7 @@ func (m *Manager) offMap(nodes nodeset.Set) string {
 	return strings.Join(all, ", ")
 }
 
-// named are nodes in words, with those of the map that are nearest to them.
+// named describes nodes, with the nearest nodes of the map in parentheses.
 func (m *Manager) named(nodes nodeset.Set) string { return parenthesis(nodes.Named(), m.offMap(nodes)) }
 
 // describe is named for the nodes of a device.

@@ -16,8 +16,8 @@ import (
 
 // Pod is a Guaranteed pod with pod-level resources.
 type Pod struct {
-	// Whole is the pod as if it were one container, without a name: its Request is the budget, spec.resources.requests, and its
-	// CPUs and devices are those of all containers.
+	// Whole is the pod as one container without a name: its Request is the budget, spec.resources.requests, and it has the CPUs
+	// and devices of all containers.
 	Whole Container
 	// Containers are in pod order, init containers first. The Request of one that shares the pool is empty: only a container
 	// that requests CPU and memory and limits both to the same has a part of its own.
@@ -97,7 +97,7 @@ func (m *Manager) whole(uid string) bool {
 	return p != nil && p.blocks != nil
 }
 
-// some returns the blocks of a request on these nodes, but for types of which nothing is asked.
+// some returns the blocks of a request on these nodes, without types of zero bytes.
 func (r Request) some(nodes nodeset.Set) (blocks []Block) {
 	for _, b := range r.on(nodes) {
 		if b.Size > 0 {
@@ -151,8 +151,8 @@ func (p Pod) parts(nodes nodeset.Set) (parts []container) {
 	return parts
 }
 
-// emptyPool says why the pool of containers without a request of their own would be empty; "" where it is not, or nobody
-// shares it.
+// emptyPool says why the shared pool would be empty for containers without a request of their own. It is "" if the pool is not
+// empty or no container shares it.
 func (p Pod) emptyPool() (cause string) {
 	for i, request := range p.requests() {
 		name, empty := request.exhausted()
@@ -168,7 +168,7 @@ func (p Pod) emptyPool() (cause string) {
 	return cause
 }
 
-// exhausted returns a type of which nothing is left.
+// exhausted returns a type that has no bytes left.
 func (r Request) exhausted() (MemoryType, bool) {
 	for _, amount := range r {
 		if amount.Bytes == 0 {
@@ -178,8 +178,8 @@ func (r Request) exhausted() (MemoryType, bool) {
 	return "", false
 }
 
-// rejectEmptyPool rejects a pod whose containers would share nothing. A policy that insists does so for the hints, of which
-// there are none; best-effort takes any nodes, and the allocation fails.
+// rejectEmptyPool rejects a pod whose containers would share an empty pool. As in the kubelet, restricted and single-numa-node
+// reject it because there are no hints; under best-effort the allocation fails.
 func (m *Manager) rejectEmptyPool(whole Container, cause string) *Rejection {
 	if m.rules.Insists {
 		return m.reject(whole, TopologyAffinityError, cause)

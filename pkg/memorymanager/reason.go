@@ -9,7 +9,7 @@ import (
 // each from 0 on, because an alert on a counter's increase does not see the first event of a series that begins with it.
 type Reason struct{ name string }
 
-// reasons are those of the program. Only the initialization of packages adds to them.
+// reasons has every Reason of the program. Only package initialization adds to it.
 var reasons = map[string]Reason{}
 
 // NewReason adds a reason. It is for the variables of packages.

@@ -102,8 +102,8 @@ func (m *Manager) drain(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 	return bytes
 }
 
-// leftOver reports whether bytes are allocated on a node that nobody is on: where groups overlap, they are of a container whose own
-// bytes were freed in their place.
+// leftOver reports whether bytes are allocated on a node without containers. If groups overlap, a release may have freed another
+// container's bytes in place of these.
 func (m *Manager) leftOver() bool {
 	return slices.ContainsFunc(m.columns, func(c *column) bool {
 		for id := range m.unused.All() {

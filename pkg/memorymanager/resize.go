@@ -8,10 +8,10 @@ import (
 )
 
 // Resize changes the request of a running container: less frees, more grows in place, else onto a superset of its nodes
-// that keeps the group rules and the policy. Where there is no such room and whole is set, the error is a *Rejection and
-// the allocation stays as it was. Where whole is not set, the container keeps its nodes, is allocated what they have free
-// of each type, and is short of the rest until another Resize finds room. Meanwhile it may use all nodes: the kernel then
-// takes memory that is free somewhere, instead of ending a process on nodes that are full.
+// that keeps the group rules and the policy. If there is no such room and whole is set, the error is a *Rejection and the
+// allocation does not change. If whole is not set, the container keeps its nodes, is allocated what they have free of each
+// type, and lacks the rest until another Resize finds room. Meanwhile it may use all nodes, so that the kernel takes memory
+// that is free elsewhere instead of killing a process on full nodes.
 func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if cause := c.Request.invalid(); cause != "" {
 		return Placement{}, m.reject(c, InvalidRequest, cause)

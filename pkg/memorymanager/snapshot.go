@@ -34,7 +34,7 @@ func (m *Manager) Snapshot() Snapshot {
 	return s
 }
 
-// Open replaces all allocations by those of a snapshot of a manager of the same nodes. The error is Restore's.
+// Open replaces all allocations by a snapshot's, which was taken from a manager of the same nodes. The error is Restore's.
 func (m *Manager) Open(s Snapshot) error {
 	if _, err := m.Restore(s.State, DefaultTolerance); err != nil {
 		return err

@@ -46,7 +46,7 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 	if node == "" {
 		return nil, fmt.Errorf("watch pods in the API server: the node's name is not known: set NODE_NAME")
 	}
-	// Unlike other clients it speaks protobuf, of which no more is decoded than what is kept of a pod.
+	// Unlike our other clients it speaks protobuf, and decodes only the fields that are kept of a pod.
 	scheme := apiserver.Scheme(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	config = rest.CopyConfig(config)
 	config.APIPath = "/api"

@@ -44,7 +44,7 @@ func small(object any) (*pods.Pod, error) {
 	return nil, fmt.Errorf("take a pod from the API server: it is a %T", object)
 }
 
-// Add takes in a new pod.
+// Add stores a new pod.
 func (s *apiStore) Add(object any) error {
 	pod, err := small(object)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *apiStore) Add(object any) error {
 	return nil
 }
 
-// Update takes in a pod that may have changed.
+// Update stores a pod that may have changed.
 func (s *apiStore) Update(object any) error { return s.Add(object) }
 
 // Delete drops a pod.
@@ -68,7 +68,7 @@ func (s *apiStore) Delete(object any) error {
 	return err
 }
 
-// Replace takes in all the pods that there are.
+// Replace stores the whole list of pods and drops all others.
 func (s *apiStore) Replace(objects []any, _ string) error {
 	refs := make(map[pods.Ref]struct{}, len(objects))
 	for i, object := range objects {
@@ -88,5 +88,5 @@ func (s *apiStore) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync has nothing to do.
+// Resync does nothing: there is no cache to compare with.
 func (s *apiStore) Resync() error { return nil }

@@ -34,12 +34,12 @@ func decode(data []byte) (*pods.Pod, error) {
 }
 
 // FromPod takes from a v1.Pod what memory decisions need, with the API server's defaults applied where they are missing,
-// as in a manifest. Nothing of the v1.Pod is kept alive but the strings.
+// as in a manifest. Only strings of the v1.Pod are kept alive.
 //
-// During an in-place resize the spec says what is wished. What counts here is what the kubelet has admitted, because that
-// is what the node has promised: requests are status.containerStatuses[].allocatedResources. Limits are those of the spec
-// unless the wish was not admitted; then they are the actuated ones of status.containerStatuses[].resources. (The limit
-// that a running container has for sure is the one in the runtime's event.)
+// During an in-place resize the spec says what is desired. What the kubelet has admitted counts, because that is what the
+// node has promised: requests come from status.containerStatuses[].allocatedResources. Limits come from the spec or, if the
+// resize was not admitted, from the actuated status.containerStatuses[].resources. (The runtime's event has the limit that a
+// running container really has.)
 func FromPod(pod *corev1.Pod) *pods.Pod {
 	pod = defaulted(pod)
 	p := &pods.Pod{
@@ -83,7 +83,7 @@ func containers(pod *corev1.Pod) []pods.Container {
 	return all
 }
 
-// IsSidecar reports whether an init container stays (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/).
+// IsSidecar reports whether an init container keeps running (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/).
 func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }

@@ -113,7 +113,7 @@ func (r *Resolver) finish() {
 	}
 }
 
-// content is what is known of the pods that were resolved, and of those of an earlier run that have not been seen yet.
+// content encodes what is known of resolved pods, and of an earlier run's pods that have not been seen yet.
 func (r *Resolver) content(buffer []byte) ([]byte, error) {
 	r.mu.Lock()
 	known := maps.Clone(r.kept)

@@ -69,7 +69,7 @@ func (p projection) of(message []byte) ([]byte, error) {
 	return kept, nil
 }
 
-// projected is client-go's serializers, of which the one for protobuf decodes only what is kept of a pod.
+// projected wraps client-go's serializers. Its protobuf serializer decodes only the fields that are kept of a pod.
 type projected struct{ runtime.NegotiatedSerializer }
 
 // SupportedMediaTypes returns the serializers.

@@ -14,10 +14,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// defaultTimeout bounds a question that nobody waits for.
+// defaultTimeout bounds a question that no caller waits for.
 const defaultTimeout = 300 * time.Millisecond
 
-// A source that has not answered so often in a row is left alone, at first for so long.
+// After mostFailures failures in a row a source is not asked for firstPause; later pauses are longer.
 const (
 	mostFailures = 3
 	firstPause   = 5 * time.Second
@@ -25,23 +25,22 @@ const (
 
 // Options are what a Resolver is made of.
 type Options struct {
-	// Providers are the sources in their order: the first that knows a pod is believed.
+	// Providers are the sources in order of precedence: the first that knows a pod counts.
 	Providers []Provider
-	// Timeout bounds each Resolve, over all providers. 0 does not wait: the sources are asked all the same, and Changed receives
-	// what they answer.
+	// Timeout bounds each Resolve, over all providers. With 0 Resolve asks the sources and does not wait; Changed receives
+	// their answers.
 	Timeout time.Duration
 	// Changed is called when a pod that was resolved, and not forgotten since, is known better or has changed: always from
 	// one goroutine of Run, never with a lock held, never twice for the same answer. It may be nil.
 	Changed func(pods.Answer)
-	// File keeps what is known of the pods, so that a request that was known before a restart stays until a source has a newer
-	// one; empty keeps nothing.
+	// File keeps what is known of the pods over a restart, until a source has something newer. If it is empty, nothing is kept.
 	File string
 	// Log is nil for logrus' standard logger.
 	Log logrus.FieldLogger
 }
 
-// Resolver finds pods by their best source, and reports when a better one has it later. It remembers a pod from the first
-// question until it is forgotten, whatever the sources do meanwhile. Its methods may be called from any goroutine.
+// Resolver finds a pod in the best source that knows it, and reports when a better source knows it later. It remembers a pod from the
+// first question until Forget, whatever the sources do meanwhile. Its methods may be called from any goroutine.
 type Resolver struct {
 	timeout time.Duration
 	changed func(pods.Answer)
@@ -55,7 +54,7 @@ type Resolver struct {
 	mu     sync.Mutex
 	pods   map[pods.Ref]*known
 	kept   map[pods.Ref]pods.Answer // of an earlier run, not asked for yet
-	dirty  map[pods.Ref]struct{}    // pods of which a source has spoken since Changed was called
+	dirty  map[pods.Ref]struct{}    // pods that a source has reported since Changed was called
 	missed uint64
 }
 
@@ -126,7 +125,7 @@ func (r *Resolver) Resolve(ctx context.Context, ref pods.Ref) (pods.Answer, bool
 	return r.answer(ref, k, asking != nil)
 }
 
-// ask puts the question after a pod, and returns what ends when that is over; nil where nobody has to wait for it.
+// ask asks the sources about a pod. The channel is closed when they have answered; it is nil if there is no need to wait.
 func (r *Resolver) ask(ref pods.Ref) (k *known, asking <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +222,7 @@ func (r *Resolver) best(ref pods.Ref, k *known) pods.Answer {
 	return r.kept[ref]
 }
 
-// heard takes in that a source speaks of a pod.
+// heard stores what a source reports about a pod.
 func (r *Resolver) heard(s *source, pod *pods.Pod) {
 	s.breaker.Ended(nil)
 	r.mu.Lock()

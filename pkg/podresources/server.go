@@ -37,7 +37,7 @@ type lister struct {
 }
 
 // List returns every living pod with the memory of its containers, one ContainerMemory per block. A pod that is allocated as
-// a whole (pod-level resources) has it in its own memory; its containers have what they do not share.
+// a whole (pod-level resources) has its blocks as the pod's memory; its containers have only parts of their own.
 func (l lister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	view := l.view()
 	response := &podresources.ListPodResourcesResponse{PodResources: make([]*podresources.PodResources, 0, len(view.Pods))}
