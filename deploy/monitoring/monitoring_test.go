@@ -71,8 +71,8 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		if !strings.HasPrefix(rule.Alert, project) {
 			t.Errorf("the name of %s does not begin with the project's, %s", rule.Alert, project)
 		}
-		if rule.Annotations["summary"] == "" {
-			t.Errorf("%s has no summary", rule.Alert)
+		if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			t.Errorf("%s has no summary, or no description", rule.Alert)
 		}
 		linked[anchor] = true
 	}
@@ -127,10 +127,13 @@ func TestDashboardAsksInPromQL(t *testing.T) {
 		Expr   string `json:"expr"`
 	}
 	var all []recording
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$node", "a|b", "$type", "memory")
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$cluster", ".*", "$node", "a|b", "$type", "memory")
 	for _, panel := range readDashboard(t).Panels {
 		for _, target := range panel.Targets {
 			query := variables.Replace(target.Expr)
+			if !strings.Contains(target.Expr, `cluster=~"$cluster"`) {
+				t.Errorf("panel %q mixes clusters: %s", panel.Title, target.Expr)
+			}
 			if strings.Contains(query, "$") {
 				t.Errorf("panel %q has a variable that the dashboard has not: %s", panel.Title, target.Expr)
 			}

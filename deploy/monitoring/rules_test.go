@@ -20,12 +20,12 @@ const prefix = "nri_memory_manager_"
 // minutes are how long the simulated Prometheus scrapes, once a minute.
 const minutes = 120
 
-// changed and unchanged are the labels of two targets, as Prometheus Operator makes them of a PodMonitor or a ServiceMonitor: of the node
-// that something happens on, and of one that stays as it is.
-var changed, unchanged = target("a", "10.0.0.1:8891"), target("b", "10.0.0.2:8891")
+// Labels of targets, as Prometheus Operator makes them of a PodMonitor or a ServiceMonitor, with the cluster's: of the node that something
+// happens on, of one that stays as it is, and of one with the first one's name and address in another cluster.
+var changed, unchanged, elsewhere = target("east", "a", "10.0.0.1:8891"), target("east", "b", "10.0.0.2:8891"), target("west", "a", "10.0.0.1:8891")
 
-func target(node, instance string) map[string]string {
-	return labels("job", "kube-system/nri-memory-manager", "instance", instance, "node", node, "namespace", "kube-system",
+func target(cluster, node, instance string) map[string]string {
+	return labels("cluster", cluster, "job", "kube-system/nri-memory-manager", "instance", instance, "node", node, "namespace", "kube-system",
 		"pod", "nri-memory-manager-"+node, "container", "nri-memory-manager", "endpoint", "metrics", "service", "nri-memory-manager")
 }
 
@@ -155,8 +155,10 @@ type scenario struct {
 	begins map[string]string
 	// ends is after how many scrapes the daemon answers no more; 0 is never.
 	ends int
-	// gone is whether Prometheus does not even find it then.
-	gone   bool
+	// gone is whether Prometheus does not even find it then, the only one of its cluster.
+	gone bool
+	// alone is whether there is no other cluster.
+	alone  bool
 	firing map[int][]string
 	texts  []expected
 }
@@ -208,10 +210,13 @@ func runRules(t *testing.T, samples []sample, scenarios map[string]scenario) {
 		if !s.gone {
 			test.Series = append(test.Series, of(named, unchanged, honors, scenario{})...)
 		}
+		if !s.alone {
+			test.Series = append(test.Series, of(named, elsewhere, honors, scenario{})...)
+		}
 		for _, minute := range slices.Sorted(maps.Keys(s.firing)) {
-			q := query{Expr: `count by (alertname, node) (ALERTS{alertstate="firing"})`, At: fmt.Sprintf("%dm", minute), Samples: []result{}}
+			q := query{Expr: `count by (alertname, cluster, node) (ALERTS{alertstate="firing"})`, At: fmt.Sprintf("%dm", minute), Samples: []result{}}
 			for _, alert := range s.firing[minute] {
-				of := map[string]string{"alertname": project + alert}
+				of := map[string]string{"alertname": project + alert, "cluster": changed["cluster"]}
 				if !s.gone {
 					of["node"] = changed["node"]
 				}
@@ -264,13 +269,14 @@ func TestAlertsFire(t *testing.T) {
 	}
 	const web = `{namespace="shop", pod="web", container="app"}`
 	scenarios := map[string]scenario{
-		"nothing happens":      {firing: map[int][]string{1: {}, 20: {}, 60: {}, 119: {}}},
-		"the daemon is down":   {ends: 11, firing: map[int][]string{15: {}, 100: {"Down"}}},
-		"no daemon is scraped": {ends: 11, gone: true, firing: map[int][]string{20: {}, 60: {"Absent"}}},
+		"nothing happens":               {firing: map[int][]string{1: {}, 20: {}, 60: {}, 119: {}}},
+		"the daemon is down":            {ends: 11, firing: map[int][]string{15: {}, 100: {"Down"}}},
+		"no daemon is scraped":          {ends: 11, gone: true, firing: map[int][]string{20: {}, 60: {"Absent"}}},
+		"no daemon is scraped anywhere": {ends: 11, gone: true, alone: true, firing: map[int][]string{20: {}, 60: {"Absent"}}},
 		"a condition does not hold": {
 			changes: []change{{prefix + "condition", labels("condition", "checkpoint"), from(10, 0)}},
 			firing:  map[int][]string{14: {}, 16: {"NotReady"}},
-			texts: []expected{{"16m", "NRIMemoryManagerNotReady", []alert{{labels("node", "a", "condition", "checkpoint", "severity", "warning"), map[string]string{
+			texts: []expected{{"16m", "NRIMemoryManagerNotReady", []alert{{labels("cluster", "east", "node", "a", "condition", "checkpoint", "severity", "warning"), map[string]string{
 				"runbook_url": docs + "alerts.md#nrimemorymanagernotready",
 				"summary":     "a: checkpoint has not held for 5 minutes",
 				"description": "New containers on the node may start without NUMA nodes and without memory protection. `kubectl exec` into the plugin's pod and run `nri-memory-manager status`; the first lines say why.",
@@ -303,7 +309,7 @@ func TestAlertsFire(t *testing.T) {
 				`container_page_cache_risk{namespace="shop", pod="mail", container="app", known="false"}`: "1x119",
 			},
 			firing: map[int][]string{9: {}, 11: {"PageCacheRisk"}, 22: {"PageCacheRisk"}, 24: {}},
-			texts: []expected{{"11m", "NRIMemoryManagerPageCacheRisk", []alert{{labels("node", "a", "namespace", "shop", "pod", "web", "container", "app", "severity", "warning"), map[string]string{
+			texts: []expected{{"11m", "NRIMemoryManagerPageCacheRisk", []alert{{labels("cluster", "east", "node", "a", "namespace", "shop", "pod", "web", "container", "app", "severity", "warning"), map[string]string{
 				"runbook_url": docs + "alerts.md#nrimemorymanagerpagecacherisk",
 				"summary":     "a: page cache may have shop/web, container app killed",
 				"description": "It writes files at its limit, and this kernel was seen to kill such containers on XFS. The annotation cache-room of its pod, the key cacheRoom or a higher limit helps.",
@@ -343,15 +349,16 @@ func TestAlertsFire(t *testing.T) {
 		"the lowest NUMA node is full":       {changes: full("0"), firing: map[int][]string{60: {}, 119: {}}},
 		"the highest NUMA node is full":      {changes: full("1"), firing: map[int][]string{60: {}, 119: {}}},
 		"all NUMA nodes are full": {
-			changes: full("0", "1"), firing: map[int][]string{30: {}, 60: {"NUMANodeAlmostFull"}},
-			texts: []expected{{"60m", "NRIMemoryManagerNUMANodeAlmostFull", []alert{{labels("node", "a", "severity", "info"), map[string]string{
-				"runbook_url": docs + "alerts.md#nrimemorymanagernumanodealmostfull",
+			changes: full("0", "1"), firing: map[int][]string{30: {}, 60: {"AllNUMANodesAlmostFull"}},
+			texts: []expected{{"60m", "NRIMemoryManagerAllNUMANodesAlmostFull", []alert{{labels("cluster", "east", "node", "a", "severity", "info"), map[string]string{
+				"runbook_url": docs + "alerts.md#nrimemorymanagerallnumanodesalmostfull",
 				"summary":     "a: no NUMA node has more than 0% left for pinned containers",
+				"description": "New Guaranteed pods may find no room here, although the scheduler sees free memory on the node. `nri-memory-manager status` shows what each NUMA node has left.",
 			}}}}},
 		},
 		"the only NUMA node with memory for containers is full": {
 			changes: append(full("0"), change{prefix + "numa_allocatable_bytes", numa("1"), is(0)}, change{prefix + "numa_free_bytes", numa("1"), is(0)}),
-			firing:  map[int][]string{60: {"NUMANodeAlmostFull"}},
+			firing:  map[int][]string{60: {"AllNUMANodesAlmostFull"}},
 		},
 		"allocations exceed what is available": {
 			begins: map[string]string{
@@ -363,7 +370,7 @@ func TestAlertsFire(t *testing.T) {
 				`numa_available_bytes{numa_node="1", source="reclaimable"}`: "2147483648x25",
 			},
 			firing: map[int][]string{5: {}, 10: {"AllocationsNotAvailable"}},
-			texts: []expected{{"10m", "NRIMemoryManagerAllocationsNotAvailable", []alert{{labels("node", "a", "numa_node", "0", "severity", "warning"), map[string]string{
+			texts: []expected{{"10m", "NRIMemoryManagerAllocationsNotAvailable", []alert{{labels("cluster", "east", "node", "a", "numa_node", "0", "severity", "warning"), map[string]string{
 				"runbook_url": docs + "alerts.md#nrimemorymanagerallocationsnotavailable",
 				"summary":     "a: NUMA node 0 lacks 1GiB for what is allocated to pinned containers",
 				"description": "Memory that other containers use there is not available to the pinned ones. When these use what they have allocated, the kernel kills a process although other NUMA nodes may have free memory.",
