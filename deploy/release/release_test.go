@@ -94,7 +94,7 @@ func TestRelease(t *testing.T) {
 	unpacked := filepath.Join(downloads, folder)
 	sh(unpacked, "./nri-memory-manager version", version)
 	sh(unpacked, "./nri-memory-manager config check config.yaml", "")
-	sh(unpacked, "ls . licenses", "INSTALL.md\nLICENSE\nconfig.yaml\ncontainerd.toml\ncrio.conf\nlicenses\nnri-memory-manager\nnri-memory-manager.service\n")
+	sh(unpacked, "ls . licenses", "INSTALL.md\nLICENSE\nconfig.yaml\ncontainerd-1.7.toml\ncontainerd.toml\ncrio.conf\nlicenses\nnri-memory-manager\nnri-memory-manager.service\n")
 	sh(unpacked, "ls licenses licenses/go", "LICENSE")
 	checkSBOM(t, first[folder+".spdx.json"], filepath.Join(unpacked, binaryPath))
 	checkProvenance(t, first)

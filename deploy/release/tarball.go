@@ -14,6 +14,7 @@ var besides = []struct{ name, source string }{
 	{"INSTALL.md", "deploy/systemd/INSTALL.md"},
 	{"LICENSE", "LICENSE"},
 	{"config.yaml", "deploy/config.yaml"},
+	{"containerd-1.7.toml", "deploy/runtime/containerd-1.7.toml"},
 	{"containerd.toml", "deploy/runtime/containerd.toml"},
 	{"crio.conf", "deploy/runtime/crio.conf"},
 	{"nri-memory-manager.service", "deploy/systemd/nri-memory-manager.service"},

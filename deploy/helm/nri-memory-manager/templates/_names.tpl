@@ -7,6 +7,10 @@ of no group. The root itself is the unit without a group.
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
+{{- define "nri-memory-manager.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end }}
+
 {{- define "nri-memory-manager.name" -}}
 {{- $name := .Release.Name -}}
 {{- $app := include "nri-memory-manager.app" . -}}
@@ -42,9 +46,19 @@ app.kubernetes.io/component: {{ .name }}
 
 {{- define "nri-memory-manager.metadata" -}}
 name: {{ include "nri-memory-manager.name" . }}
-namespace: {{ .Release.Namespace }}
+namespace: {{ include "nri-memory-manager.namespace" . }}
 labels:
   {{- include "nri-memory-manager.labels" . | nindent 2 }}
+{{- end }}
+
+{{/* The pods' secrets for registries, with those of global: objects, or names alone. */}}
+{{- define "nri-memory-manager.imagePullSecrets" -}}
+{{- with concat .Values.imagePullSecrets (dig "imagePullSecrets" list (.Values.global | default dict) | default list) -}}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ kindIs "string" . | ternary . (get (kindIs "map" . | ternary . dict) "name") }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The reference of an image: registry, repository, tag and digest, which counts instead of the tag. */}}
@@ -105,8 +119,12 @@ systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values
 {{- with $affinity }}{{ toYaml . }}{{ end -}}
 {{- end }}
 
-{{/* The pod of helm test: other labels than the daemon's, whose Services and policies must not select it. */}}
+{{/* The pod of helm test: other labels than the daemon's, whose Services, monitors and policies must not select it. */}}
 {{- define "nri-memory-manager.testSelector" -}}
 app.kubernetes.io/name: {{ include "nri-memory-manager.app" . | trunc 58 | trimSuffix "-" }}-test
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "nri-memory-manager.testLabels" -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.commonLabels) (fromYaml (include "nri-memory-manager.testSelector" .))) -}}
 {{- end }}
