@@ -90,8 +90,15 @@ func read(t *testing.T, values string) chartutil.Values {
 
 // renderFiles renders each template as Helm does at an installation.
 func renderFiles(loaded *chart.Chart, values chartutil.Values) (map[string]string, error) {
+	return renderFor("v1.36.0", loaded, values)
+}
+
+// renderFor is renderFiles for a version of Kubernetes.
+func renderFor(version string, loaded *chart.Chart, values chartutil.Values) (map[string]string, error) {
+	cluster := *chartutil.DefaultCapabilities
+	cluster.KubeVersion = chartutil.KubeVersion{Version: version}
 	toRender, err := chartutil.ToRenderValues(loaded, values,
-		chartutil.ReleaseOptions{Name: "nri-memory-manager", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
+		chartutil.ReleaseOptions{Name: "nri-memory-manager", Namespace: "kube-system", IsInstall: true}, &cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	ours "github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // schemaOfConfig is where the generated part of values.schema.json begins; it is the last one.
@@ -32,10 +34,13 @@ func TestSchemaOfTheConfiguration(t *testing.T) {
 	if !found {
 		t.Fatalf("%s has no line that begins with %q", path, schemaOfConfig)
 	}
-	g := generator{choices: ours.Choices(), comments: comments(t)}
+	g := generator{choices: ours.Choices(), ranges: ours.Ranges(), comments: comments(t)}
 	definitions := map[string]schema{"config": g.of(reflect.TypeFor[ours.Config](), "")}
 	for path := range g.choices {
 		t.Errorf("the configuration has no key %s, which has a list of names", path)
+	}
+	for path := range g.ranges {
+		t.Errorf("the configuration has no key %s, which has a range", path)
 	}
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -75,11 +80,31 @@ type schema struct {
 	Description          string            `json:"description,omitempty"`
 	Type                 types             `json:"type,omitempty"`
 	Enum                 []string          `json:"enum,omitempty"`
-	Minimum              *int              `json:"minimum,omitempty"`
+	Const                string            `json:"const,omitempty"`
+	Minimum              *float64          `json:"minimum,omitempty"`
+	ExclusiveMinimum     *float64          `json:"exclusiveMinimum,omitempty"`
+	Maximum              *float64          `json:"maximum,omitempty"`
+	ExclusiveMaximum     *float64          `json:"exclusiveMaximum,omitempty"`
+	MultipleOf           int               `json:"multipleOf,omitempty"`
 	Pattern              string            `json:"pattern,omitempty"`
+	MinItems             int               `json:"minItems,omitempty"`
+	UniqueItems          bool              `json:"uniqueItems,omitempty"`
 	Items                *schema           `json:"items,omitempty"`
+	MinProperties        int               `json:"minProperties,omitempty"`
+	Required             []string          `json:"required,omitempty"`
 	Properties           map[string]schema `json:"properties,omitempty"`
+	PatternProperties    map[string]schema `json:"patternProperties,omitempty"`
 	AdditionalProperties any               `json:"additionalProperties,omitempty"`
+	Not                  *schema           `json:"not,omitempty"`
+	If                   *schema           `json:"if,omitempty"`
+	Else                 *schema           `json:"else,omitempty"`
+}
+
+// want has a value of the right type that is not admitted refused with what would be right, in place of a pattern.
+func (admitted schema) want(text string) schema {
+	s := schema{Type: admitted.Type, If: &admitted, Else: &schema{Const: text}}
+	admitted.Type = nil
+	return s
 }
 
 // types are one name, or a list of several.
@@ -94,13 +119,63 @@ func (t types) MarshalJSON() ([]byte, error) {
 
 // Patterns of what the daemon reads from a text.
 const (
-	aNumber   = `^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$`
-	aQuantity = `[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?`
+	aNumber    = `[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?`
+	aQuantity  = `[+]?([0-9]+([.]0*)?([eE][+]?[0-9]+)?|([0-9]+[.]?[0-9]*|[.][0-9]+)([kMGTPE]|[KMGTPE]i))`
+	aWhole     = `[+]?0*[1-9][0-9]*[.]?([eE][+]?[0-9]+|[kMGTPE]|[KMGTPE]i)?` // and not 0
+	aNode      = `[+]?[0-9]{1,9}`
+	aPercent   = `[+]?(0*[0-9]{1,2}([.][0-9]*)?|[.][0-9]+|0*100([.]0*)?)%`
+	aLimit     = `(memory|hugepages-[^=,:;]*)=` + aWhole
+	aReserved  = aNode + `:` + aLimit + `(,` + aLimit + `)*`
+	aWeight    = `[ ]*([^=, ]+[ ]*=[ ]*0*([0-9]{1,2}|100))?[ ]*`
+	aCharacter = `([^]\\-]|\\.)`
+	aGlob      = `([^\\[]|\\.|\[\^?(` + aCharacter + `(-` + aCharacter + `)?)+\])+`
+	zero       = `[+]?[0.]*([eE].*)?`
+
+	oneOrLess  = `[+]?(0+([.][0-9]*)?|[.][0-9]+|[0-9]([.][0-9]*)?[eE]-0*[1-9][0-9]*`
+	halfOrLess = `[+]?(0+([.]([0-4][0-9]*|50*)?)?|[.]([0-4][0-9]*|50*)|([0-4]([.][0-9]*)?|5([.]0*)?)[eE]-0*1|[0-9]([.][0-9]*)?[eE]-0*([2-9]|[1-9][0-9]+))`
 )
+
+const aByteCount = "a quantity such as 128Mi"
+
+func whole(pattern string) string { return "^(" + pattern + ")$" }
+
+// ranged is a number in a range, or its text.
+func ranged(r ours.Range) schema {
+	s := schema{Type: []string{"number", "string"}, Minimum: new(float64), Maximum: &r.Most}
+	pattern := map[float64]string{1: oneOrLess + "|0*1([.]0*)?)", 0.5: halfOrLess}[r.Most]
+	if r.Above {
+		s.Minimum, s.ExclusiveMinimum = nil, s.Minimum
+		pattern = oneOrLess + "|0*1([.]0*)?)" // 0 is left out below
+	}
+	if r.Below {
+		s.Maximum, s.ExclusiveMaximum = nil, s.Maximum
+		pattern = oneOrLess + ")"
+	}
+	if pattern == "" {
+		panic(r.Want + ": say here which texts are in this range")
+	}
+	s.Pattern = whole(pattern)
+	return s.want(r.Want)
+}
+
+// values are those of the keys that a mapping may have.
+func values(names []string, of func(name string) schema) (s schema) {
+	s = schema{Type: []string{"object", "null"}, Properties: map[string]schema{}}
+	for _, name := range names {
+		if prefix, ok := strings.CutSuffix(name, "<size>"); ok {
+			s.PatternProperties = map[string]schema{"^" + prefix: of(name)}
+			continue
+		}
+		s.Properties[name] = of(name)
+	}
+	s.AdditionalProperties = schema{Const: "left out: the names here are " + spelling.List(names)}
+	return s
+}
 
 type generator struct {
 	// choices are the names that keys may hold; those that were used are gone.
 	choices  map[string][]string
+	ranges   map[string]ours.Range
 	comments map[string]string
 }
 
@@ -108,22 +183,35 @@ type generator struct {
 func (g generator) of(t reflect.Type, path string) schema {
 	s := g.byType(t, path)
 	s.Description = g.comments[path]
-	if names, ok := g.choices[path]; ok {
+	if names, ok := g.choices[path]; ok && t.Kind() != reflect.Map {
 		s.Type, s.Enum = []string{"string"}, names
-		delete(g.choices, path)
 	}
+	delete(g.choices, path)
+	delete(g.ranges, path)
 	return s
 }
 
 func (g generator) byType(t reflect.Type, path string) schema {
+	bytes := schema{Type: []string{"string", "number"}, Minimum: new(float64), MultipleOf: 1, Pattern: whole(aQuantity)}
+	anything := schema{Type: []string{"string", "number", "boolean"}}
 	switch t {
-	case reflect.TypeFor[quantity.Bytes](), reflect.TypeFor[ours.ReservedBytes]():
-		return schema{Type: []string{"string", "integer"}, Minimum: new(int), Pattern: "^" + aQuantity + "$"}
+	case reflect.TypeFor[quantity.Bytes]():
+		return bytes.want(aByteCount)
+	case reflect.TypeFor[ours.ReservedBytes]():
+		bytes.Minimum, bytes.ExclusiveMinimum, bytes.Pattern = nil, new(float64), whole(aWhole)
+		return bytes.want("more than 0, as a whole number with a unit such as 1536Mi")
 	case reflect.TypeFor[ours.Tolerance]():
-		return schema{Type: []string{"string", "integer"}, Minimum: new(int), Pattern: "^(auto|" + aQuantity + ")$"}
+		bytes.Pattern = whole("auto|" + aQuantity)
+		return bytes.want("auto, or " + aByteCount)
+	case reflect.TypeFor[claims.Share]():
+		bytes.Pattern = whole(aPercent + "|" + aQuantity)
+		return bytes.want("a percentage from 0% to 100%, or a quantity such as 16Gi")
 	case reflect.TypeFor[ours.ReservedMemory]():
 		items := g.of(t.Elem(), path+"[]")
-		return schema{Type: []string{"array", "string", "null"}, Items: &items}
+		s := schema{Type: []string{"array", "string", "null"}, Pattern: whole("(" + aReserved + "(;" + aReserved + ")*)?")}.want(
+			"a list of numaNode and limits, or NODE:TYPE=QUANTITY[,TYPE=QUANTITY...] with ; between nodes, such as 0:memory=1Gi;1:memory=1Gi")
+		s.Items = &items
+		return s
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		panic(t.String() + " reads itself: say here what it reads")
@@ -139,22 +227,88 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 			s.Properties[name] = g.of(field.Type, strings.TrimPrefix(path+"."+name, "."))
 		}
+		switch t {
+		case reflect.TypeFor[ours.Reservation](), reflect.TypeFor[claims.NodeShare]():
+			s.Required = []string{"limits"}
+		case reflect.TypeFor[ours.NamespaceRule]():
+			s.Required = []string{"namespaces"}
+		}
 		return s
 	case reflect.Slice:
 		items := g.of(t.Elem(), path+"[]")
-		return schema{Type: []string{"array", "null"}, Items: &items}
+		s := schema{Type: []string{"array", "null"}, Items: &items}
+		switch path {
+		case "requestSources":
+			s.UniqueItems = true
+		case "annotationRules[].namespaces":
+			s.Type, s.MinItems = []string{"array"}, 1
+		}
+		return s
 	case reflect.Map:
-		return schema{Type: []string{"object", "null"}, AdditionalProperties: g.of(t.Elem(), path+".*")}
+		s := values(g.choices[path], func(name string) schema {
+			switch {
+			case path == "topologyManagerPolicyOptions":
+				return g.policyOption(name, path+"."+name)
+			case path == "evictionHard" && name == "memory.available":
+				bytes.Minimum, bytes.ExclusiveMinimum, bytes.Pattern = nil, new(float64), whole(aPercent+"|"+aQuantity)
+				s := bytes.want("more than 0, as a quantity such as 100Mi, or a percentage from 0% to 100%")
+				s.If.Not = &schema{Type: []string{"string"}, Pattern: whole(zero + "([kMGTPE]|[KMGTPE]i)?")}
+				return s
+			case t.Elem().Kind() != reflect.String || t.Elem() == reflect.TypeFor[claims.Share]():
+				return g.byType(t.Elem(), path+"[]")
+			case slices.Contains(ours.Choices()["reservedMemory[].limits"], name):
+				return bytes.want(aByteCount)
+			}
+			return anything
+		})
+		if strings.HasSuffix(path, ".limits") {
+			s.Type, s.MinProperties = []string{"object"}, 1
+		}
+		return s
 	case reflect.Bool:
 		return schema{Type: []string{"boolean"}}
 	case reflect.Float64:
-		return schema{Type: []string{"number", "string"}, Pattern: aNumber}
+		r, ok := g.ranges[path]
+		if !ok {
+			panic(path + " has no range")
+		}
+		s := ranged(r)
+		if r.Above {
+			s.If.Not = &schema{Type: []string{"string"}, Pattern: whole(zero)}
+		}
+		return s
 	case reflect.Int:
-		return schema{Type: []string{"integer", "string"}, Pattern: aNumber}
+		return schema{Type: []string{"integer", "string"}, Minimum: new(float64), Pattern: whole(aNode)}.want("the number of a NUMA node")
 	case reflect.String:
-		return schema{Type: []string{"string", "number", "boolean"}}
+		if path == "annotationRules[].namespaces[]" {
+			anything.Pattern = whole(aGlob)
+			return anything.want("a name, or a pattern such as team-*")
+		}
+		return anything
 	}
 	panic("the configuration has no " + t.String() + " yet: say here what it reads")
+}
+
+// policyOption is the schema of one of topologyManagerPolicyOptions.
+func (g generator) policyOption(name, path string) schema {
+	if names, ok := g.choices[path]; ok {
+		delete(g.choices, path)
+		return schema{Type: []string{"string"}, Enum: names}
+	}
+	s, most := schema{Type: []string{"string", "number", "boolean"}, Minimum: new(float64)}, 1.0
+	switch name {
+	case "prefer-closest-numa-nodes":
+		s.Pattern, s.Maximum, s.MultipleOf = "^(1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)$", &most, 1
+		return s.want("true or false")
+	case "max-allowable-numa-nodes":
+		most = 65535
+		s.Type, s.Pattern, s.Maximum, s.MultipleOf = []string{"string", "number"}, "^0*([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$", &most, 1
+		return s.want("a number of nodes")
+	case "numa-score-weights":
+		s.Type, s.Minimum, s.Pattern = []string{"string"}, nil, whole(aWeight+"(,"+aWeight+")*")
+		return s.want("RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to 100")
+	}
+	panic("topologyManagerPolicyOptions have no " + name + " yet: say here what it reads")
 }
 
 // fields are a struct's fields that a file may set.

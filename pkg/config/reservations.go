@@ -19,8 +19,9 @@ const memoryAvailable = "memory.available"
 
 // Names that the kubelet knows in kubeReserved and systemReserved, and in evictionHard.
 var (
-	reservable = []string{"cpu", "memory", "ephemeral-storage", "pid"}
-	signals    = []string{memoryAvailable, "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
+	reservable  = []string{"cpu", "memory", "ephemeral-storage", "pid", anyHugepages}
+	memoryTypes = []string{"memory", anyHugepages}
+	signals     = []string{memoryAvailable, "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
 		"containerfs.available", "containerfs.inodesFree", "pid.available", "allocatableMemory.available"}
 )
 
@@ -49,8 +50,7 @@ func (c Config) validateReserved(key string, reserved map[string]string) error {
 				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 			}
 		} else if !slices.Contains(reservable, resource) {
-			errs = append(errs, c.Errorf(key, "unknown resource %s%s", strictyaml.Quote(resource),
-				spelling.HintOr(resource, append(slices.Clone(reservable), hugepagesPrefix+"<size>"))))
+			errs = append(errs, c.Errorf(key, "unknown resource %s%s", strictyaml.Quote(resource), spelling.HintOr(resource, reservable)))
 		}
 	}
 	return strictyaml.Join(errs...)

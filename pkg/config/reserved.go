@@ -128,4 +128,7 @@ func isMemoryType(name string) bool {
 	return name == "memory" || strings.HasPrefix(name, hugepagesPrefix)
 }
 
-const hugepagesPrefix = "hugepages-"
+const (
+	hugepagesPrefix = "hugepages-"
+	anyHugepages    = hugepagesPrefix + "<size>"
+)

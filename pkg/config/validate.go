@@ -7,10 +7,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // The options of topologyManagerPolicyOptions. The second bounds the kubelet's search; ours needs no bound.
@@ -39,10 +37,10 @@ func (c Config) validate() error {
 		oneOf(c, "unpinnedMemoryPolicy", c.UnpinnedMemoryPolicy),
 		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs),
 		c.validateReservations(),
-		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),
+		c.inRange("memoryThrottlingFactor", c.MemoryThrottlingFactor),
 		oneOf(c, "memoryReservationPolicy", c.MemoryReservationPolicy),
-		c.check("guaranteedHeadroom", c.GuaranteedHeadroom >= 0 && c.GuaranteedHeadroom < 1, "want 0 or more and less than 1, got %v", c.GuaranteedHeadroom),
-		c.check("cacheRoom", memoryqos.ValidCacheRoom(c.CacheRoom), "want 0 to 0.5, the share of a limit between memory.high and memory.max, got %v", c.CacheRoom),
+		c.inRange("guaranteedHeadroom", &c.GuaranteedHeadroom),
+		c.inRange("cacheRoom", &c.CacheRoom),
 		c.validateSources(),
 		c.validateRules(),
 		oneOf(c, "onBadAnnotation", c.OnBadAnnotation),
@@ -70,11 +68,13 @@ func oneOf[T ~string](c Config, path string, value T) error {
 	return c.Errorf(path, "want %s, got %s%s", spelling.List(names), strictyaml.Quote(string(value)), spelling.Hint(string(value), names))
 }
 
-func (c Config) validateFactor(path string, factor *float64) error {
-	if factor == nil {
+// inRange checks a number against its key's range; nil is null.
+func (c Config) inRange(path string, value *float64) error {
+	if value == nil {
 		return nil
 	}
-	return c.check(path, *factor > 0 && *factor <= 1, "want more than 0 and at most 1, or null for no memory.high, got %v", *factor)
+	r := ranges[anyIndex.ReplaceAllString(path, "[]")]
+	return c.check(path, r.has(*value), "want %s, got %v", r.Want, *value)
 }
 
 func (c Config) validatePolicyOptions() error {
@@ -90,11 +90,7 @@ func (c Config) validatePolicyOptions() error {
 			_, err = strconv.ParseUint(text, 10, 16)
 			err = c.check(field, err == nil, "want a number of nodes, got %s", strictyaml.Quote(text))
 		case allocationStrategy:
-			if text != "" { // which is none
-				known := names(topologymanager.Strategies()...)
-				err = c.check(field, slices.Contains(known, text), "want %s, got %s%s", spelling.List(known), strictyaml.Quote(text),
-					spelling.Hint(text, known))
-			}
+			err = oneOf(c, field, text)
 		case scoreWeights:
 			if _, err = parseWeights(text); err != nil {
 				err = c.Errorf(field, "%v", err)
@@ -136,8 +132,7 @@ func (c Config) validateRules() error {
 		for j, key := range rule.AllowedAnnotations {
 			errs = append(errs, oneOf(c, fmt.Sprintf("%s.allowedAnnotations[%d]", field, j), key))
 		}
-		least := rule.MinimumThrottlingFactor
-		errs = append(errs, c.check(field+".minimumThrottlingFactor", least >= 0 && least <= 1, "want 0 to 1, got %v", least))
+		errs = append(errs, c.inRange(field+".minimumThrottlingFactor", &rule.MinimumThrottlingFactor))
 	}
 	return strictyaml.Join(errs...)
 }

@@ -3,8 +3,11 @@ package memoryqos
 // leastCacheRoom, in bytes, is the smallest room that is of use: the kernel charges a CPU's pages in batches of 64.
 const leastCacheRoom = 1 << 20
 
+// MostCacheRoom is the largest share of a limit that can be left to page cache.
+const MostCacheRoom = 0.5
+
 // ValidCacheRoom reports whether a share of a limit can be left to page cache: 0 to 0.5.
-func ValidCacheRoom(share float64) bool { return share >= 0 && share <= 0.5 }
+func ValidCacheRoom(share float64) bool { return share >= 0 && share <= MostCacheRoom }
 
 // belowLimit is a memory.high below a container's limit, in bytes, and the share of the limit between them; 0 where there is to be none.
 //

@@ -20,3 +20,86 @@ it, so that none meets a nil pointer. files/keys.txt is generated from values.ya
 {{- fail (printf "values without %s: %s; where null removed a key, set it to false, \"\", [] or {} instead" (join ", " .) $why) -}}
 {{- end -}}
 {{- end }}
+
+{{/*
+Refuses what the daemon would refuse of a unit's whole configuration; values.schema.json checks each key. What a file of the kubelet
+sets besides, and a percentage of the machine's memory, is not known here.
+*/}}
+{{- define "nri-memory-manager.checkConfig" -}}
+{{- $c := fromYaml (include "nri-memory-manager.config" .) -}}
+{{- $at := "config" -}}
+{{- with .Group }}{{ $at = printf "nodeGroups, group %s: config" .name }}{{ end -}}
+{{- with $c.kubeletConfig -}}
+{{- $mounted := and $.Values.kubeletConfig (eq (toString .) "/host/kubelet-config.yaml") -}}
+{{- range $.Values.extraVolumeMounts -}}
+{{- if and .mountPath (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%v/" $c.kubeletConfig)) }}{{ $mounted = true }}{{ end -}}
+{{- end -}}
+{{- $how := "set the value kubeletConfig to the file's path on the node, or mount it with extraVolumes and extraVolumeMounts" -}}
+{{- if not $mounted }}{{ fail (printf "%s.kubeletConfig: %v is not mounted in the pod: %s" $at . $how) }}{{ end -}}
+{{- end -}}
+{{- $static := eq ($c.memoryManagerPolicy | default (eq ($c.profile | default "Full") "QoS" | ternary "None" "Static")) "Static" -}}
+{{- if dig "enabled" false ($c.dra | default dict) -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if semverCompare "< 1.36.0-0" $version }}{{ fail (printf "%s.dra.enabled: needs Kubernetes 1.36, and this is %s (of helm template: --kube-version)" $at $version) }}{{ end -}}
+{{- if not $static }}{{ fail (printf "%s.dra.enabled: needs memoryManagerPolicy: Static" $at) }}{{ end -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range splitList "," (get ($c.topologyManagerPolicyOptions | default dict) "numa-score-weights") -}}
+{{- $name := trim (splitList "=" . | first) -}}
+{{- if and $name (has $name $names) }}{{ fail (printf "%s.topologyManagerPolicyOptions.numa-score-weights: %q is there twice" $at $name) }}{{ end -}}
+{{- $names = append $names $name -}}
+{{- end -}}
+{{- $limits := list -}}
+{{- if kindIs "string" $c.reservedMemory -}}
+{{- range splitList ";" $c.reservedMemory | compact -}}
+{{- $node := splitList ":" . | first -}}
+{{- range splitList "," (splitList ":" . | last) }}{{ $limits = append $limits (prepend (splitList "=" .) $node) }}{{ end -}}
+{{- end -}}
+{{- else -}}
+{{- range $entry := $c.reservedMemory }}{{ range $type, $bytes := $entry.limits }}{{ $limits = append $limits (list ($entry.numaNode | default 0) $type $bytes) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- $reserved := dict -}}
+{{- range $limits -}}
+{{- $type := index . 1 -}}
+{{- $key := printf "%d %s" (index . 0 | int64) $type -}}
+{{- if hasKey $reserved $key }}{{ fail (printf "%s.reservedMemory: %s is reserved twice for NUMA node %d" $at $type (index . 0 | int64)) }}{{ end -}}
+{{- $_ := set $reserved $key true -}}
+{{- $_ := set $reserved $type (addf (get $reserved $type | default 0) (include "nri-memory-manager.bytes" (index . 2))) -}}
+{{- end -}}
+{{- $kube := $c.kubeReserved | default dict -}}
+{{- $system := $c.systemReserved | default dict -}}
+{{- $eviction := "100Mi" -}}
+{{- if hasKey $c "evictionHard" }}{{ $eviction = get ($c.evictionHard | default dict) "memory.available" | default "0" | toString }}{{ end -}}
+{{- $unknown := and (hasSuffix "%" $eviction) (not (has (trimSuffix "%" $eviction | trimPrefix "+" | float64) (list 0.0 100.0))) -}}
+{{- if hasSuffix "%" $eviction }}{{ $eviction = "0" }}{{ end -}}
+{{- if and $static (not $c.kubeletConfig) -}}
+{{- range $type := concat (list "memory") (keys $kube $system) | uniq | sortAlpha -}}
+{{- $memory := eq $type "memory" -}}
+{{- if or $memory (hasPrefix "hugepages-" $type) -}}
+{{- $parts := list (get $kube $type | default "0") (get $system $type | default "0") ($memory | ternary $eviction "0") -}}
+{{- $sum := 0.0 -}}
+{{- range $parts }}{{ $sum = addf $sum (include "nri-memory-manager.bytes" .) }}{{ end -}}
+{{- $got := get $reserved $type | default 0.0 -}}
+{{- if and $memory (eq $got 0.0) (or $limits (and (eq $sum 0.0) (not $unknown))) -}}
+{{- fail (printf "%s.reservedMemory: no memory is reserved: memoryManagerPolicy Static needs some on a NUMA node, or kubeReserved, systemReserved or evictionHard" $at) -}}
+{{- end -}}
+{{- $compared := or (not $memory) (hasKey $c "evictionHard") (ne $sum (include "nri-memory-manager.bytes" $eviction | float64)) -}}
+{{- if and $limits $compared (not (and $memory $unknown)) (ne $got $sum) -}}
+{{- $of := printf "kubeReserved %v + systemReserved %v + evictionHard %v = %d bytes" (index $parts 0) (index $parts 1) (index $parts 2) (int64 $sum) -}}
+{{- fail (printf "%s.reservedMemory: the NUMA nodes' %s adds up to %d bytes, but %s: make them equal" $at $type (int64 $got) $of) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The bytes of a quantity that the schema admits. */}}
+{{- define "nri-memory-manager.bytes" -}}
+{{- $text := toString . | trimPrefix "+" -}}
+{{- $number := regexFind "^[0-9.]+([eE][-+]?[0-9]+)?" $text -}}
+{{- $power := dict "" 0 "k" 1 "K" 1 "M" 2 "G" 3 "T" 4 "P" 5 "E" 6 -}}
+{{- $unit := trimPrefix $number $text -}}
+{{- $bytes := float64 $number -}}
+{{- range until (get $power (trimSuffix "i" $unit)) }}{{ $bytes = mulf $bytes (hasSuffix "i" $unit | ternary 1024 1000) }}{{ end -}}
+{{- $bytes -}}
+{{- end }}
