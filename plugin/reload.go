@@ -14,7 +14,6 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // settle is how long a configuration file must have been left alone before it is read: an editor writes in several steps.
@@ -122,7 +121,7 @@ func (d *daemon) configure(ctx context.Context, text string) error {
 
 // take puts a configuration in force; the agent logs and counts one that does not fit this machine.
 func (d *daemon) take(ctx context.Context, c config.Config) error {
-	keys := startKeys(d.options.config, c)
+	keys := d.options.config.StartKeys(c)
 	c.DRA.Enabled, c.FailurePolicy = d.options.config.DRA.Enabled, d.options.config.FailurePolicy
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
@@ -132,38 +131,4 @@ func (d *daemon) take(ctx context.Context, c config.Config) error {
 		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
 	}
 	return nil
-}
-
-// startKeys are the keys that differ and that only a start can put in force: services and sources are made of them.
-func startKeys(was, now config.Config) (keys []string) {
-	for _, key := range []struct {
-		name     string
-		was, now any
-	}{
-		{"requestSources", podAPIs(was), podAPIs(now)},
-		{"resourceSlices", was.ResourceSlices, now.ResourceSlices},
-		{"events", was.Events, now.Events},
-		{"nodeResourceTopology", was.NodeResourceTopology, now.NodeResourceTopology},
-		{"failurePolicy", was.FailurePolicy, now.FailurePolicy},
-		{"dra.enabled", was.DRA.Enabled, now.DRA.Enabled},
-	} {
-		if key.was != key.now {
-			keys = append(keys, key.name)
-		}
-	}
-	return keys
-}
-
-// podAPIs are the sources that connections are made to. The others are read from events, and may change at any time.
-func podAPIs(c config.Config) string {
-	if len(c.RequestSources) == 0 {
-		return "found out"
-	}
-	var apis []string
-	for _, source := range c.RequestSources {
-		if source == memoryqos.SourceKubelet || source == memoryqos.SourceAPIServer {
-			apis = append(apis, string(source))
-		}
-	}
-	return strings.Join(apis, ", ")
 }

@@ -24,7 +24,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 			must(t, err)
 			return c
 		}
-		if got := strings.Join(startKeys(parse("requestSources: [kubelet, oomscore]"), parse(lines)), " "); got != want {
+		if got := strings.Join(parse("requestSources: [kubelet, oomscore]").StartKeys(parse(lines)), " "); got != want {
 			t.Errorf("%q: %q, want %q", lines, got, want)
 		}
 	}

@@ -74,6 +74,18 @@ imagePullSecrets:
 {{- toYaml $config }}
 {{- end }}
 
+{{/* The part of the configuration whose change restarts a daemon: with reloadConfig, what it takes at its start only. */}}
+{{- define "nri-memory-manager.restarts" -}}
+{{- $config := include "nri-memory-manager.config" . -}}
+{{- if not .Values.reloadConfig }}{{ $config }}{{ else -}}
+{{- $c := fromYaml $config -}}
+{{- $sources := $c.requestSources | default (list "all") -}}
+{{- range without $sources "all" "kubelet" "apiserver" }}{{ $sources = without $sources . }}{{ end -}}
+{{- $uses := fromYaml (include "nri-memory-manager.uses" .) -}}
+{{- list $sources $uses.slices $uses.events $uses.topology $uses.claims ($c.failurePolicy | default "Ignore") | toJson }}
+{{- end }}
+{{- end }}
+
 {{/* What a unit uses, by its configuration and its nodes: no sources means all that are there. */}}
 {{- define "nri-memory-manager.uses" -}}
 {{- $config := fromYaml (include "nri-memory-manager.config" .) -}}
