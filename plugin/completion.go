@@ -45,6 +45,12 @@ func completePod(stateDir *string, words func(d *status.Document, begun string) 
 	}
 }
 
+// addNamespace adds the flag --namespace, which completes with the namespaces of the pods.
+func addNamespace(cmd *cobra.Command, stateDir, namespace *string, usage string) {
+	cmd.Flags().StringVarP(namespace, "namespace", "n", "", usage)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", completeFrom(stateDir, namespaceWords)) // the flag is there
+}
+
 // podWords are NAMESPACE/NAME of all pods, and their names alone where one is begun.
 func podWords(d *status.Document, begun string) (words []string) {
 	for _, p := range d.Pods {

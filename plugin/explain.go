@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,7 +17,7 @@ import (
 )
 
 func newExplainCommand() *cobra.Command {
-	var stateDir, stateFile, configPath, format string
+	var stateDir, stateFile, configPath, namespace, format string
 	cmd := &cobra.Command{
 		Use:   "explain [NAMESPACE/]POD[/CONTAINER]",
 		Short: "Say why a pod's containers are where they are, or why not, and how their values come about",
@@ -34,7 +33,7 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
   nri-memory-manager explain default/database/postgres
   nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c -o json
   nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c --state-file /var/lib/kubelet/memory_manager_state`,
-		Args:              cobra.ExactArgs(1),
+		Args:              commandline.Args(1, 1),
 		ValidArgsFunction: completePod(&stateDir, containerWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if stateFile != "" {
@@ -44,11 +43,11 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 				}
 				return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 			}
-			queries := readings(args[0])
-			if len(queries) == 0 {
-				return fmt.Errorf("explain %q: want [NAMESPACE/]POD[/CONTAINER]", args[0])
+			meant, err := commandline.PodOrContainer(args[0], namespace)
+			if err != nil {
+				return err
 			}
-			documents, err := explainLive(cmd.Context(), stateDir, queries)
+			documents, err := explainLive(cmd.Context(), stateDir, meant)
 			if err != nil {
 				return commandline.Failed(err)
 			}
@@ -59,15 +58,16 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	flags.StringVar(&stateFile, "state-file", "", "state file to explain in place of asking the daemon")
 	flags.StringVar(&configPath, "config", "", "configuration file with the Topology Manager's policy, for --state-file")
+	addNamespace(cmd, &stateDir, &namespace, "the pod's namespace")
 	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 
 // explainLive asks the daemon for what an argument can mean, one after the other.
-func explainLive(ctx context.Context, stateDir string, queries []url.Values) (documents []status.Explanation, err error) {
+func explainLive(ctx context.Context, stateDir string, meant []commandline.Named) (documents []status.Explanation, err error) {
 	var none []string
-	for _, query := range queries {
-		if err = ask(ctx, stateDir, "/explain", query, &documents); err == nil {
+	for _, one := range meant {
+		if err = ask(ctx, stateDir, "/explain", url.Values{"pod": {one.Pod}, "container": {one.Container}}, &documents); err == nil {
 			return documents, nil
 		}
 		var no refusal
@@ -77,26 +77,6 @@ func explainLive(ctx context.Context, stateDir string, queries []url.Values) (do
 		none = append(none, no.Error())
 	}
 	return nil, fmt.Errorf("%s; nri-memory-manager status lists them", strings.Join(none, ", and "))
-}
-
-// readings are what an argument can mean: "a/b" is a pod in a namespace, or a container of a pod. Nothing is empty.
-func readings(argument string) []url.Values {
-	query := func(pod, container string) url.Values {
-		return url.Values{"pod": {pod}, "container": {container}}
-	}
-	parts := strings.Split(argument, "/")
-	if slices.Contains(parts, "") {
-		return nil
-	}
-	switch len(parts) {
-	case 1:
-		return []url.Values{query(parts[0], "")}
-	case 2:
-		return []url.Values{query(argument, ""), query(parts[0], parts[1])}
-	case 3:
-		return []url.Values{query(parts[0]+"/"+parts[1], parts[2])}
-	}
-	return nil
 }
 
 func writeExplanations(to io.Writer, format string, documents []status.Explanation) error {

@@ -60,7 +60,7 @@ func newRootCommand() *cobra.Command {
 memory.min, memory.low and memory.high (Memory QoS) for the containers that containerd or CRI-O starts.
 
 Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
-		Example: `  nri-memory-manager run --config /etc/nri-memory-manager/config.yaml
+		Example: `  nri-memory-manager run --config /etc/nri/memory-manager/config.yaml
   nri-memory-manager status
   nri-memory-manager explain default/database
   nri-memory-manager replay /var/lib/nri-memory-manager/recordings
@@ -70,6 +70,7 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

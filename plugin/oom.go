@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -42,23 +43,30 @@ func (d *daemon) killed(v oom.Verdict) {
 }
 
 func newOOMCommand() *cobra.Command {
-	var stateDir, format string
+	var stateDir, namespace, format string
 	cmd := &cobra.Command{
 		Use:   "oom [[NAMESPACE/]POD]",
 		Short: "Say why the kernel killed processes of containers, and what to change",
 		Long: `OOM shows the last OOM kills in containers of this node, the newest first: which limit was hit, or that the node or NUMA nodes
 had no memory left, what the memory was used for, who used most of it beyond its share, and what helps. It reads the file of verdicts in
-the state folder, and needs no daemon.
+the state folder, and needs no daemon; one that runs is asked whether a pod without kills is there.
 
 A pod is named by namespace and name, by its name alone, or by its UID.
 
-Exit status: 0 done, also without kills, 1 the file cannot be read, 2 bad input.`,
+Exit status: 0 done, also without kills, 1 the file cannot be read or no such pod, 2 bad input.`,
 		Example: `  nri-memory-manager oom
   nri-memory-manager oom shop/web
   nri-memory-manager oom -o json | jq '.[] | select(.level == "node")'`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              commandline.Args(0, 1),
 		ValidArgsFunction: completePod(&stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			pod := ""
+			if len(args) == 1 {
+				var err error
+				if pod, err = commandline.Pod(args[0], namespace); err != nil {
+					return err
+				}
+			}
 			verdicts, err := oom.Read(stateDir)
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
@@ -66,13 +74,20 @@ Exit status: 0 done, also without kills, 1 the file cannot be read, 2 bad input.
 			case err != nil:
 				return commandline.Failed(err)
 			}
-			if len(args) == 1 {
-				verdicts = slices.DeleteFunc(verdicts, func(v oom.Verdict) bool { return !v.Is(args[0]) })
+			verdicts = slices.DeleteFunc(verdicts, func(v oom.Verdict) bool {
+				return pod != "" && !v.Is(pod) || namespace != "" && v.Namespace != namespace
+			})
+			var now status.Document
+			if pod != "" && len(verdicts) == 0 && ask(cmd.Context(), stateDir, "/status", nil, &now) == nil {
+				if _, err := now.Select(status.Selection{Pod: pod}); err != nil {
+					return commandline.Failed(err)
+				}
 			}
 			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, verdicts, func(to io.Writer) error { return oom.Write(to, verdicts) }))
 		},
 	}
 	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
+	addNamespace(cmd, &stateDir, &namespace, "the pod's namespace, or the only one to show")
 	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }

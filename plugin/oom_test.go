@@ -63,9 +63,8 @@ func TestPageCacheAtALimitIsARisk(t *testing.T) {
 	if want := "NOTE     default/web/app: it was at its limit of 64Mi with 8Mi of page cache that the disk had not taken"; !strings.Contains(out, want) {
 		t.Errorf("exit status %d, want %q in\n%s", code, want, out)
 	}
-	if v := h.verdicts(); len(v) > 0 {
-		t.Errorf("%+v", v)
-	}
+	wantEqual(t, "the kills of nothing", h.ask(0, "oom", "-o", "json"), "[]\n")
+	wantEqual(t, "the kills of a pod", h.ask(0, "oom", "web"), "No OOM kill is known.\n")
 }
 
 // A kill is judged when the kernel counts it, and what was said of it outlives the daemon, as do the counters.
@@ -106,9 +105,11 @@ func TestKillsAreJudgedOnce(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "the kernel killed 2 processes between ") || strings.Count(out, "what helps:") != 2 {
 		t.Errorf("exit status %d:\n%s", code, out)
 	}
-	if code, out, _ := run(t, "", "oom", "other", "--state-dir", h.path("state")); code != 0 || out != "No OOM kill is known.\n" {
-		t.Errorf("exit status %d: %s", code, out)
+	if a, b := len(h.verdicts("pod/web", "-n", "default")), len(h.verdicts("-n", "default")); a != 2 || b != 2 {
+		t.Errorf("%d verdicts of the pod, %d of its namespace", a, b)
 	}
+	wantAll(t, h.ask(1, "oom", "other"), `no pod "other" on this node`)
+	wantEqual(t, "the kills in no namespace", h.ask(0, "oom", "-n", "nowhere", "-o", "json"), "[]\n")
 	if code, _, problem := run(t, "", "oom", "--state-dir", t.TempDir()); code != 1 || !strings.Contains(problem, "no daemon has kept verdicts in ") {
 		t.Errorf("exit status %d: %s", code, problem)
 	}

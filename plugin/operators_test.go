@@ -88,6 +88,8 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	wantAll(t, h.ask(0, "explain", "default/database"), "4Gi of memory on node 0", "where it is", "memory.min =")
 	wantAll(t, h.ask(0, "explain", "default/large/app"), "would be rejected", "last rejection", "64Gi needed\n")
 	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = request ", "oomscore")
+	wantAll(t, h.ask(0, "explain", "-n", "default", "large/app"), "would be rejected")
+	wantAll(t, h.ask(0, "explain", "pod/database"), "4Gi of memory on node 0")
 	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
 	wantAll(t, h.ask(1, "explain", "database/nobody"), `no pod "database/nobody" on this node, and pod "database" has no container "nobody"`)
 	for _, argument := range []string{"", "default/", "/database", "a/b/c/d"} {
@@ -131,7 +133,7 @@ func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
 	}
 	for _, test := range []struct{ args, want string }{
 		{"", "default/database default/large default/web shop/shopped"}, {"web", "default/web"}, {"default/web", "default/web"}, {"uid-web", "default/web"},
-		{"-n shop", "shop/shopped"}, {"--namespace shop shopped", "shop/shopped"}, {"-n nowhere", ""}, {"--problems", "default/large"}, {"--problems -n shop", ""},
+		{"-n shop", "shop/shopped"}, {"--namespace shop shopped", "shop/shopped"}, {"pod/web", "default/web"}, {"-n shop pod/shopped", "shop/shopped"}, {"-n shop shop/shopped", "shop/shopped"}, {"-n nowhere", ""}, {"--problems", "default/large"}, {"--problems -n shop", ""},
 	} {
 		if got := pods(strings.Fields(test.args)...); got != test.want {
 			t.Errorf("status %s: %s, want %s", test.args, got, test.want)
@@ -145,8 +147,8 @@ func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
 	}
 	wantAll(t, h.ask(0, "status", "--problems", "-n", "shop"), "\n\nno problems\n")
 	wantAll(t, h.ask(1, "status", "default/nobody"), `no pod "default/nobody" on this node`)
-	wantAll(t, h.ask(1, "status", "-n", "shop", "web"), `no pod "web" in namespace shop on this node`)
-	wantAll(t, h.ask(2, "status", "-n", "shop", "default/web"), "--namespace and NAMESPACE/POD: want one of them")
+	wantAll(t, h.ask(1, "status", "-n", "shop", "web"), `no pod "shop/web" on this node`)
+	wantAll(t, h.ask(2, "status", "-n", "shop", "default/web"), "want [NAMESPACE/]POD in the namespace shop")
 	for _, argument := range []string{"", "default/", "/web", "a/b/c"} {
 		wantAll(t, h.ask(2, "status", argument), "want [NAMESPACE/]POD")
 	}
@@ -257,7 +259,9 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 	if diff := cmp.Diff(before, h.written()); diff != "" {
 		t.Errorf("verify has changed cgroup files: %s", diff)
 	}
-	wantAll(t, audit(2, "default/other"), `nri-memory-manager: no pod "default/other" on this node`)
+	wantAll(t, audit(0, "pod/database", "-n", "default"), "1 running container looked at")
+	wantAll(t, audit(2, "-n", "default"), "--namespace is a pod's: want a pod, too")
+	wantAll(t, audit(1, "default/other"), `nri-memory-manager: no pod "default/other" on this node`)
 
 	h.write("kubelet.yaml", "memoryManagerPolicy: Static\n")
 	found := map[string]bool{}

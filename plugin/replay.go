@@ -28,7 +28,7 @@ enough. With -o json each decision is a JSON object of its own, and so are the c
 Exit status: 0 when every decision is the recorded one, 1 when some differ, 2 on bad input.`,
 		Example: `  nri-memory-manager replay /var/lib/nri-memory-manager/recordings
   nri-memory-manager replay recording-20260102T150405.000000000Z.jsonl -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Args(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return replay(args[0], format, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

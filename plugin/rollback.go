@@ -43,7 +43,7 @@ kernel's default, and the last lines say so.`,
 		Example: `  nri-memory-manager rollback --dry-run
   nri-memory-manager rollback
   nri-memory-manager rollback --resume`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case resume:

@@ -36,9 +36,9 @@ among its pre-installed plugins starts it without arguments, which is the same.
 
 SIGHUP reads the configuration again, as does a change of its file. SIGTERM ends the plugin; containers keep what they
 have. "nri-memory-manager rollback" takes it back.`,
-		Example: `  nri-memory-manager run --config /etc/nri-memory-manager/config.yaml
+		Example: `  nri-memory-manager run --config /etc/nri/memory-manager/config.yaml
   nri-memory-manager run --nri-socket /tmp/nri.sock --state-dir /tmp/state --cgroups /tmp/cgroups --plain-cgroups --machine machine.yaml`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.hostOptions.addTo(cmd)

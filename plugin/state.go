@@ -56,7 +56,7 @@ The next start of the plugin takes the allocations over; containers that are gon
 A plugin that runs has taken in the running containers where they are. Nothing is written then: containers that the file has on
 other NUMA nodes are listed, and the exit status is 1. In Kubernetes use the chart's kubeletState, before the first start.`,
 		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state`,
-		Args:    cobra.ExactArgs(1),
+		Args:    commandline.Args(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, err := checkpoint.ReadFile(args[0])
 			if err != nil {
@@ -160,7 +160,7 @@ While no pod has an allocation of its own (podLevelResourceManagers), every kube
 version that is to read it, and the kubelet needs its feature gate PodLevelResourceManagers.`,
 		Example: `  nri-memory-manager state export -o /var/lib/kubelet/memory_manager_state
   nri-memory-manager state export --for 1.37 -o /var/lib/kubelet/memory_manager_state`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if target != "" && !slices.Contains(checkpoint.Targets, target) {
 				return fmt.Errorf("--for %q: want a kubelet's version, one of %s", target, strings.Join(checkpoint.Targets, ", "))
@@ -203,7 +203,7 @@ func newStateShowCommand() *cobra.Command {
 "state verify" says whether it is right.`,
 		Example: `  nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Args(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, err := checkpoint.ReadFile(args[0])
 			if err != nil {
@@ -227,7 +227,7 @@ the nodes may differ from the file's by the configuration's stateTolerance (64Mi
 pages may not. Without --config, what the file has reserved for the system is taken as right.`,
 		Example: `  nri-memory-manager state verify /var/lib/kubelet/memory_manager_state
   nri-memory-manager state verify memory_manager_state --machine two-nodes.yaml --config config.yaml`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Args(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, findings, err := checkpoint.Verify(args[0])
 			if err != nil {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,17 +40,13 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
   nri-memory-manager status --watch
   nri-memory-manager status -o wide
   nri-memory-manager status -o json | jq '.pods[].containers[] | select(.stopped)'`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              commandline.Args(0, 1),
 		ValidArgsFunction: completePod(&stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				only.Pod = args[0]
-				parts := strings.Split(only.Pod, "/")
-				switch {
-				case len(parts) > 2 || slices.Contains(parts, ""):
-					return fmt.Errorf("status %q: want [NAMESPACE/]POD", only.Pod)
-				case len(parts) == 2 && only.Namespace != "":
-					return fmt.Errorf("status %q: --namespace and NAMESPACE/POD: want one of them", only.Pod)
+				var err error
+				if only.Pod, err = commandline.Pod(args[0], only.Namespace); err != nil {
+					return err
 				}
 			}
 			write := func(to io.Writer) error { return writeStatus(cmd.Context(), to, stateDir, format, only) }
@@ -64,10 +58,9 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	flags.StringVarP(&only.Namespace, "namespace", "n", "", "the only namespace to show")
+	addNamespace(cmd, &stateDir, &only.Namespace, "the pod's namespace, or the only one to show")
 	flags.BoolVar(&only.Problems, "problems", false, "show only what is not as it should be")
 	commandline.AddOutput(cmd, &format, "table", "wide", "json", "yaml")
-	_ = cmd.RegisterFlagCompletionFunc("namespace", completeFrom(&stateDir, namespaceWords)) // the flag is there
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")
 	return cmd
 }

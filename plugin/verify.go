@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ func newVerifyCommand() *cobra.Command {
 	var (
 		o                              hostOptions
 		machine, kubeletConfig, format string
+		pod, namespace                 string
 	)
 	cmd := &cobra.Command{
 		Use:   "verify [[NAMESPACE/]POD]",
@@ -28,17 +30,25 @@ same files, settings of the kubelet that conflict, and known problems of this ke
 
 With a pod, given by namespace and name, by its name alone, or by its UID, it leaves out what it finds about other pods.
 
-Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, or no daemon, 2 bad input or no such pod.`,
+Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, no daemon or no such pod, 2 bad input.`,
 		Example: `  nri-memory-manager verify
   nri-memory-manager verify default/database
   nri-memory-manager verify -o json | jq -r '.findings[] | select(.severity == "error") | .object'
   nri-memory-manager verify --kubelet-config /etc/kubernetes/kubelet.yaml`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              commandline.Args(0, 1),
 		ValidArgsFunction: completePod(&o.stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
 				KubeletConfig: kubeletConfig, KubeletWanted: cmd.Flags().Changed("kubelet-config")}
 			var err error
+			switch {
+			case len(args) == 1:
+				if pod, err = commandline.Pod(args[0], namespace); err != nil {
+					return err
+				}
+			case namespace != "":
+				return errors.New("--namespace is a pod's: want a pod, too")
+			}
 			if places.Sys, places.Proc, err = sysfs.Roots(machine); err != nil {
 				return err
 			}
@@ -59,9 +69,9 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 {
-				if node, err = node.Of(args[0]); err != nil {
-					return err
+			if pod != "" {
+				if node, err = node.Of(pod); err != nil {
+					return commandline.Failed(err)
 				}
 			}
 			report := verify.Run(node)
@@ -76,6 +86,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
+	addNamespace(cmd, &o.stateDir, &namespace, "the pod's namespace")
 	flags.StringVar(&o.cgroups, "cgroups", defaultCgroups, "where the cgroup v2 hierarchy is mounted")
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")

@@ -20,7 +20,7 @@ func newVersionCommand() *cobra.Command {
 "nri-memory-manager status -o json" shows.`,
 		Example: `  nri-memory-manager version
   nri-memory-manager version -o json`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{version, nriVersion(), runtime.Version()}
 			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, v, func(to io.Writer) error {

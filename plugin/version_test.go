@@ -29,5 +29,8 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%s: exit %d, %q, want %q", format, code, out, want)
 		}
 	}
+	if code, out, _ := run(t, "", "--version"); code != exitOK || out != "nri-memory-manager version unknown\n" {
+		t.Errorf("--version: exit %d, %q", code, out)
+	}
 	refused(t, "", `--output "xml": want one of text, json, yaml`, "version", "-o", "xml")
 }

@@ -29,8 +29,23 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("%w%s", err, spelling.Hint(args[0], names))
 }
 
-// FlagError suggests the flag that an unknown one is near to, for cobra.Command.SetFlagErrorFunc.
+// Args refuses fewer and more arguments, and names those that the command's usage has. At most -1 is any number.
+func Args(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && (most < 0 || len(args) <= most) {
+			return nil
+		}
+		_, want, _ := strings.Cut(cmd.Use, " ")
+		return fmt.Errorf("accepts %s, received %d arguments", want, len(args))
+	}
+}
+
+// FlagError suggests the flag that an unknown one is near to, for cobra.Command.SetFlagErrorFunc. A subcommand before it that is not known
+// comes first.
 func FlagError(cmd *cobra.Command, err error) error {
+	if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 {
+		return NoArgs(cmd, cmd.Flags().Args())
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return err

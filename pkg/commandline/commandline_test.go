@@ -1,6 +1,8 @@
 package commandline
 
 import (
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -12,7 +14,7 @@ func program() *cobra.Command {
 	root.SetFlagErrorFunc(FlagError)
 	root.PersistentFlags().String("kubeconfig", "", "")
 	state := &cobra.Command{Use: "state", Args: NoArgs, RunE: nothing}
-	state.AddCommand(&cobra.Command{Use: "verify FILE", Args: cobra.ExactArgs(1), RunE: nothing})
+	state.AddCommand(&cobra.Command{Use: "verify FILE", Args: Args(1, 1), RunE: nothing})
 	status := &cobra.Command{Use: "status", Args: NoArgs, RunE: nothing}
 	status.Flags().String("state-dir", "", "")
 	status.Flags().StringP("output", "o", "table", "")
@@ -32,6 +34,10 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		"none that is hidden":    {[]string{"hiden"}, `unknown command "hiden" for "program"`},
 		"a subcommand below":     {[]string{"state", "verfy"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
 		"a command without any":  {[]string{"status", "web"}, `unknown command "web" for "program status"`},
+		"before a flag":          {[]string{"fly", "--fast"}, `unknown command "fly" for "program"`},
+		"one below, and a flag":  {[]string{"state", "verfy", "-x"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
+		"an argument is missing": {[]string{"state", "verify"}, "accepts FILE, received 0 arguments"},
+		"one too many":           {[]string{"state", "verify", "a", "b"}, "accepts FILE, received 2 arguments"},
 		"a flag":                 {[]string{"status", "--statedir", "x"}, `unknown flag: --statedir, did you mean "--state-dir"?`},
 		"a flag of all commands": {[]string{"status", "--kubecfg=x"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},
 		"no flag is near":        {[]string{"status", "--fast"}, "unknown flag: --fast"},
@@ -46,6 +52,17 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 				t.Errorf("error %v, want %s", err, test.want)
 			}
 		})
+	}
+}
+
+// jq '.[]' takes an empty list, and not null.
+func TestAListOfNothing(t *testing.T) {
+	for format, want := range map[string]string{"json": "[]\n", "yaml": "[]\n", "table": "people"} {
+		var out strings.Builder
+		err := Write(&out, format, []int(nil), func(to io.Writer) error { _, err := io.WriteString(to, "people"); return err })
+		if err != nil || out.String() != want {
+			t.Errorf("%s: %q (%v), want %q", format, out.String(), err, want)
+		}
 	}
 }
 

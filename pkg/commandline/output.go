@@ -3,6 +3,7 @@ package commandline
 import (
 	"encoding/json"
 	"io"
+	"reflect"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -18,8 +19,11 @@ func AddOutput(cmd *cobra.Command, format *string, known ...string) {
 	cmd.PreRunE = func(*cobra.Command, []string) error { return Check("output", *format, known...) }
 }
 
-// Write writes a document as JSON or YAML, or in any other format by the function for people.
+// Write writes a document as JSON or YAML, or in any other format by the function for people. A list without items is [], never null.
 func Write(to io.Writer, format string, document any, people func(io.Writer) error) error {
+	if list := reflect.ValueOf(document); list.Kind() == reflect.Slice && list.IsNil() {
+		document = []struct{}{}
+	}
 	switch format {
 	case "json":
 		encoder := json.NewEncoder(to)

@@ -29,9 +29,6 @@ type cluster struct {
 
 // nodeOf returns the node of a pod, which has to live unless the command is oom: verdicts outlive the pod. The error says why it has none.
 func (c *cluster) nodeOf(ctx context.Context, namespace, name, command string) (string, error) {
-	if strings.Contains(name, "/") {
-		return "", fmt.Errorf("%q: want the name of a pod; its namespace goes to --namespace", name)
-	}
 	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

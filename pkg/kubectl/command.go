@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,31 +80,38 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 	return root
 }
 
-// connect returns the cluster of the kubeconfig, and the namespace that is asked about.
-func (o *options) connect() (*cluster, string, error) {
+// connect returns the cluster of the kubeconfig, the namespace that is asked about, and the pod that the only argument names; "" without one.
+func (o *options) connect(args []string) (_ *cluster, namespace, pod string, err error) {
+	if len(args) == 1 {
+		if pod, err = commandline.Pod(args[0], o.overrides.Context.Namespace); err != nil {
+			return nil, "", "", err
+		}
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &o.overrides)
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, "", err
+	if namespace, _, err = loader.Namespace(); err != nil {
+		return nil, "", "", err
+	}
+	if in, name, qualified := strings.Cut(pod, "/"); qualified {
+		namespace, pod = in, name
 	}
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	if o.timeout <= 0 {
-		return nil, "", fmt.Errorf("--node-timeout %s: want more than 0", o.timeout)
+		return nil, "", "", fmt.Errorf("--node-timeout %s: want more than 0", o.timeout)
 	}
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	klog.SetLogger(klog.Logger{}) // logs nothing: what goes wrong is an error or a line of the table
 	client, err := coreclient.NewForConfig(config)
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	sets, err := appsclient.NewForConfig(config)
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
-	return &cluster{client: client, sets: sets, daemons: o.daemons, timeout: o.timeout, run: executor{client.RESTClient(), config}.run}, namespace, nil
+	return &cluster{client: client, sets: sets, daemons: o.daemons, timeout: o.timeout, run: executor{client.RESTClient(), config}.run}, namespace, pod, nil
 }

@@ -9,24 +9,24 @@ import (
 func newExplainCommand(o *options) *cobra.Command {
 	var container, format string
 	cmd := &cobra.Command{
-		Use:   "explain POD",
+		Use:   "explain [NAMESPACE/]POD",
 		Short: "Say why a pod's containers are where they are, or why not, and how their values come about",
 		Long: `Explain prints what "nri-memory-manager explain" says on the pod's node: why each container of the pod has its NUMA nodes or was
 rejected, and the arithmetic of memory.min, memory.low and memory.high.`,
 		Example: `  kubectl memory-manager explain database
   kubectl memory-manager explain database -n shop -c postgres
   kubectl memory-manager explain database -n shop -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: commandline.Args(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, namespace, err := o.connect()
+			c, namespace, pod, err := o.connect(args)
 			if err != nil {
 				return err
 			}
-			what := namespace + "/" + args[0]
+			what := namespace + "/" + pod
 			if container != "" {
 				what += "/" + container
 			}
-			return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], "explain", what, "--output="+format)
+			return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, pod, "explain", what, "--output="+format)
 		},
 	}
 	cmd.Flags().StringVarP(&container, "container", "c", "", "the only container to explain")

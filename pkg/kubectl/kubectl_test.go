@@ -510,17 +510,18 @@ func TestWrongInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for command, want := range map[string]string{
-		"explain":                          "accepts 1 arg(s), received 0",
+		"explain":                          "accepts [NAMESPACE/]POD, received 0 arguments",
 		"oom":                              "want a pod or --node: verdicts are kept on the nodes",
 		"oom web --node a":                 "want a pod or --node: verdicts are kept on the nodes",
-		"explain shop/web":                 `"shop/web": want the name of a pod; its namespace goes to --namespace`,
+		"explain shop/web/app":             `"shop/web/app": want [NAMESPACE/]POD`,
+		"explain shop/web -n api":          `"shop/web": want [NAMESPACE/]POD in the namespace api`,
 		"explain web -o table":             `--output "table": want one of text, json, yaml`,
 		"explain web --context b":          "context was not found for specified context: b",
 		"explain web --kubeconfig nowhere": "nowhere: no such file or directory",
 		"status --node a --all-nodes":      "--node and --all-nodes: want one of them",
 		"status web --node a":              "--node and --all-nodes are for all pods of a node: a pod's own node is found",
 		"status web --all-nodes":           "--node and --all-nodes are for all pods of a node: a pod's own node is found",
-		"status web api":                   "accepts at most 1 arg(s), received 2",
+		"status web api":                   "accepts [[NAMESPACE/]POD], received 2 arguments",
 		"statsu":                           `unknown command "statsu" for "kubectl memory-manager", did you mean "status"?`,
 		"status --problem":                 `unknown flag: --problem, did you mean "--problems"?`,
 		"status --node-timeout 0s":         "--node-timeout 0s: want more than 0",

@@ -16,7 +16,7 @@ func newStatusCommand(o *options) *cobra.Command {
 		all, problems bool
 	)
 	cmd := &cobra.Command{
-		Use:   "status [POD]",
+		Use:   "status [[NAMESPACE/]POD]",
 		Short: "Show what is wrong on all nodes, or the NUMA map and the containers of one node or pod",
 		Long: `Status prints a line for each node of the cluster, those with problems first: rejected and unpinned containers, findings of
 verify, nodes without a daemon, daemons that do not answer. With --node, or with a pod on its node, it prints what
@@ -27,7 +27,7 @@ what is on the node, without problems.`,
   kubectl memory-manager status database -n shop
   kubectl memory-manager status --node worker-1 -o wide
   kubectl memory-manager status --node worker-1 --problems`,
-		Args: cobra.MaximumNArgs(1),
+		Args: commandline.Args(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case all && node != "":
@@ -35,7 +35,7 @@ what is on the node, without problems.`,
 			case len(args) == 1 && (all || node != ""):
 				return errors.New("--node and --all-nodes are for all pods of a node: a pod's own node is found")
 			}
-			c, namespace, err := o.connect()
+			c, namespace, pod, err := o.connect(args)
 			if err != nil {
 				return err
 			}
@@ -45,8 +45,8 @@ what is on the node, without problems.`,
 			}
 			switch {
 			case len(args) == 1:
-				flags = append([]string{namespace + "/" + args[0]}, flags...)
-				return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], "status", flags...)
+				flags = append([]string{namespace + "/" + pod}, flags...)
+				return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, pod, "status", flags...)
 			case node != "":
 				if cmd.Flags().Changed("namespace") {
 					flags = append(flags, "--namespace="+namespace)

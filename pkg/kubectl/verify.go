@@ -17,7 +17,7 @@ import (
 func newVerifyCommand(o *options) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use:   "verify [POD]",
+		Use:   "verify [[NAMESPACE/]POD]",
 		Short: "Audit a pod, a node or all nodes: is what was promised to containers what the kernel does for them",
 		Long: `Verify prints what "nri-memory-manager verify" finds: about a pod and its node, about the node that --node names, or without
 either about every node, those with findings first. It changes nothing.
@@ -26,17 +26,17 @@ Exit status: 0 nothing but notes, 1 errors or warnings, or a node without an ans
 		Example: `  kubectl memory-manager verify database -n shop
   kubectl memory-manager verify --node worker-1
   kubectl memory-manager verify`,
-		Args: cobra.MaximumNArgs(1),
+		Args: commandline.Args(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && node != "" {
 				return errors.New("--node is for all pods of a node: a pod's own node is found")
 			}
-			c, namespace, err := o.connect()
+			c, namespace, pod, err := o.connect(args)
 			switch {
 			case err != nil:
 				return err
 			case len(args) == 1:
-				return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], "verify", namespace+"/"+args[0])
+				return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, pod, "verify", namespace+"/"+pod)
 			case node != "":
 				return c.show(cmd.Context(), cmd.OutOrStdout(), node, "verify")
 			}

@@ -27,11 +27,7 @@ func (d *Document) Select(s Selection) (*Document, error) {
 			return (s.Namespace == "" || p.Namespace == s.Namespace) && (s.Pod == "" || p.Is(s.Pod))
 		})
 		if s.Pod != "" && len(selected.Pods)+len(selected.Rejections) == 0 {
-			in := ""
-			if s.Namespace != "" {
-				in = " in namespace " + s.Namespace
-			}
-			return nil, fmt.Errorf("no pod %q%s on this node", s.Pod, in)
+			return nil, fmt.Errorf("no pod %q on this node", s.Pod)
 		}
 	}
 	if s.Problems {

@@ -35,7 +35,7 @@ func TestSelection(t *testing.T) {
 		"a pod by its name":                        {Selection{Pod: "legacy"}, "batch/legacy", "batch/legacy", ""},
 		"a pod by its UID":                         {Selection{Pod: uid}, "analytics/spark-1", "", ""},
 		"a pod of a namespace":                     {Selection{Namespace: "batch", Pod: "legacy"}, "batch/legacy", "batch/legacy", ""},
-		"a pod of another namespace":               {Selection{Namespace: "shop", Pod: "legacy"}, "", "", `no pod "legacy" in namespace shop on this node`},
+		"a pod of another namespace":               {Selection{Namespace: "shop", Pod: "legacy"}, "", "", `no pod "legacy" on this node`},
 		"no such pod":                              {Selection{Pod: "default/legacy"}, "", "", `no pod "default/legacy" on this node`},
 		"problems":                                 {Selection{Problems: true}, "batch/legacy default/database shop/web-7d9c5b-x2x4l", "analytics/cruncher-0 batch/legacy", ""},
 		"problems of a namespace":                  {Selection{Namespace: "shop", Problems: true}, "shop/web-7d9c5b-x2x4l", "", ""},
