@@ -1,18 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
 // newConfigCommand returns the command "config".
@@ -22,7 +24,7 @@ func newConfigCommand() *cobra.Command {
 		Short: "Check a configuration file, or show what it comes to",
 		Long: `The configuration is one YAML file with the kubelet's names for what the kubelet has too. Without a file the defaults
 hold.`,
-		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
+		Example: `  nri-memory-manager config check /etc/nri/memory-manager/config.yaml
   nri-memory-manager config show`,
 		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -33,17 +35,20 @@ hold.`,
 
 func newConfigCheckCommand() *cobra.Command {
 	var (
-		machinePath string
-		api         apiOptions
+		machinePath, format string
+		api                 apiOptions
 	)
 	command := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Check a configuration file against this machine or another one",
-		Long: `Reads the file as the daemon would and applies it to a machine. Everything in it that keeps "run" from starting is named
-with file, line and key, one line each; what is only doubtful is a warning.`,
-		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
-  nri-memory-manager config check config.yaml --machine two-nodes.yaml`,
-		Args: cobra.ExactArgs(1),
+		Use:   "check FILE…",
+		Short: "Check configuration files against this machine or another one",
+		Long: `Reads each file, or standard input for "-", as the daemon would and applies it to a machine. Everything in it that keeps "run"
+from starting is named with file, line and key, one line each; what is only doubtful is a warning.
+
+Exit status: 0 all are valid, 2 one is not.`,
+		Example: `  nri-memory-manager config check /etc/nri/memory-manager/config.yaml
+  nri-memory-manager config check config.yaml --machine two-nodes.yaml
+  helm template my-chart --show-only templates/configmap.yaml | yq '.data["config.yaml"]' | nri-memory-manager config check -`,
+		Args: commandline.Args(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := api.check(); err != nil {
 				return err
@@ -52,16 +57,17 @@ with file, line and key, one line each; what is only doubtful is a warning.`,
 			if err != nil {
 				return err
 			}
-			resolved, err := files.Check(args[0], m)
-			warnings, clients := api.checkClients(resolved.Config)
-			if err := strictyaml.Join(err, clients); err != nil {
-				return err
+			all := make([]checked, len(args))
+			errs := make([]error, len(args))
+			for i, file := range args {
+				all[i], errs[i] = api.checkConfig(file, m, cmd.InOrStdin())
 			}
-			resolved.Warnings = append(resolved.Warnings, warnings...)
-			return printResolved(cmd.OutOrStdout(), args[0], resolved)
+			err = commandline.Write(cmd.OutOrStdout(), format, all, func(to io.Writer) error { return writeChecked(to, all) })
+			return cmp.Or(commandline.Failed(err), strictyaml.Join(errs...))
 		},
 	}
 	api.addTo(command)
+	commandline.AddOutput(command, &format, "text", "json", "yaml")
 	command.Flags().StringVar(&machinePath, "machine", "", "machine file, or folder with a copy of sys and proc, instead of this machine")
 	return command
 }
@@ -72,8 +78,8 @@ func newConfigShowCommand() *cobra.Command {
 		Short: "Print the effective configuration: the file, what it takes over from the kubelet, and the defaults",
 		Long:  `Prints every key with the value that holds, without a look at this machine; that is "config check".`,
 		Example: `  nri-memory-manager config show
-  nri-memory-manager config show /etc/nri-memory-manager/config.yaml`,
-		Args: cobra.MaximumNArgs(1),
+  nri-memory-manager config show /etc/nri/memory-manager/config.yaml`,
+		Args: commandline.Args(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := config.Default()
 			if len(args) == 1 {
@@ -92,29 +98,77 @@ func newConfigShowCommand() *cobra.Command {
 	}
 }
 
-// printResolved shows what a configuration comes to on a machine.
-func printResolved(out io.Writer, file string, r config.Resolved) error {
-	for _, warning := range r.Warnings {
-		fmt.Fprintf(out, "warning: %s\n", warning)
+// checked is what a configuration comes to on a machine: the contract of `config check -o json`.
+type checked struct {
+	File     string        `json:"file"`
+	Valid    bool          `json:"valid"`
+	Errors   []string      `json:"errors"`
+	Warnings []string      `json:"warnings"`
+	Nodes    []checkedNode `json:"nodes"` // without placement none
+}
+
+// checkedNode is a NUMA node's memory in bytes.
+type checkedNode struct {
+	ID          int    `json:"id"`
+	Total       uint64 `json:"total"`
+	Reserved    uint64 `json:"reserved"`
+	HugePages   uint64 `json:"hugePages"`
+	Allocatable uint64 `json:"allocatable"`
+}
+
+// checkConfig checks a file, or standard input for "-". The error has all that keeps the daemon from starting.
+func (o *apiOptions) checkConfig(file string, m machine.Machine, in io.Reader) (checked, error) {
+	read := files
+	if file == "-" {
+		file = "standard input"
+		read = func(path string) ([]byte, error) {
+			if path == file {
+				return io.ReadAll(in)
+			}
+			return files(path)
+		}
 	}
-	fmt.Fprintf(out, "%s is valid.\n", file)
-	if !r.Static {
-		return nil
+	resolved, err := read.Check(file, m)
+	warnings, clients := o.checkClients(resolved.Config)
+	err = strictyaml.Join(err, clients)
+	c := checked{File: file, Valid: err == nil, Errors: []string{}, Warnings: append([]string{}, append(resolved.Warnings, warnings...)...), Nodes: []checkedNode{}}
+	for _, one := range strictyaml.List(err) {
+		c.Errors = append(c.Errors, one.Error())
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tMEMORY\tRESERVED\tHUGE PAGES\tALLOCATABLE")
-	for _, node := range r.Nodes {
-		var reserved, pools uint64
+	for _, node := range resolved.Nodes {
+		n := checkedNode{ID: node.ID, Total: node.Total}
 		for _, amount := range node.Reserved {
 			if amount.Type == memorymanager.Memory {
-				reserved = amount.Bytes
+				n.Reserved = amount.Bytes
 			}
 		}
 		for _, pool := range node.Pools {
-			pools += pool.PageSize * pool.Count
+			n.HugePages += pool.PageSize * pool.Count
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Format(node.Total), quantity.Format(reserved),
-			quantity.Format(pools), quantity.Format(node.Total-reserved-pools))
+		n.Allocatable = n.Total - n.Reserved - n.HugePages
+		c.Nodes = append(c.Nodes, n)
 	}
-	return commandline.Failed(table.Flush())
+	return c, err
+}
+
+// writeChecked writes the valid ones for people; the others are errors.
+func writeChecked(to io.Writer, all []checked) error {
+	table := tables.New(to)
+	for _, c := range all {
+		if !c.Valid {
+			continue
+		}
+		for _, warning := range c.Warnings {
+			fmt.Fprintf(table, "warning: %s\n", warning)
+		}
+		fmt.Fprintf(table, "%s is valid.\n", c.File)
+		if len(c.Nodes) > 0 {
+			fmt.Fprintln(table, "NODE\tTOTAL\tRESERVED\tHUGE PAGES\tALLOCATABLE")
+		}
+		for _, n := range c.Nodes {
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", n.ID, quantity.Format(n.Total), quantity.Format(n.Reserved), quantity.Format(n.HugePages), quantity.Format(n.Allocatable))
+		}
+		table.Flush()
+	}
+	return table.Flush()
 }

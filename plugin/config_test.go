@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,7 +37,7 @@ func TestConfigCheckShowsWhatNodesHaveLeft(t *testing.T) {
 	t.Parallel()
 	code, out, errOut := runConfig(t, "check", "../testdata/config/task-page.yaml", "--machine", taskPageMachine)
 	const want = `../testdata/config/task-page.yaml is valid.
-NODE  MEMORY       RESERVED  HUGE PAGES  ALLOCATABLE
+NODE  TOTAL        RESERVED  HUGE PAGES  ALLOCATABLE
 0     131823588Ki  3Gi       0           128677860Ki
 1     132115940Ki  2148Mi    0           129916388Ki
 `
@@ -74,7 +76,7 @@ func TestConfigCommandsRefuseBadInput(t *testing.T) {
 		want string
 	}{
 		"check a bad file":         {[]string{"check", bad, "--machine", taskPageMachine}, bad + `:1: events: want true or false, got "maybe"`},
-		"check no file":            {[]string{"check"}, "accepts 1 arg(s), received 0"},
+		"check no file":            {[]string{"check"}, "accepts FILE…, received 0 arguments"},
 		"check without kubeconfig": {[]string{"check", api, "--machine", taskPageMachine, "--kubeconfig", "/nowhere/kubeconfig", "--node-name", "worker-1"}, "--kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory"},
 		"check a bad kubeconfig":   {[]string{"check", api, "--machine", taskPageMachine, "--kubeconfig", bad}, "--kubeconfig: read kubeconfig " + bad},
 		"check a bad node name":    {[]string{"check", api, "--machine", taskPageMachine, "--node-name", "Worker/1"}, `--node-name "Worker/1" is not the name of a node: a lowercase RFC 1123 subdomain`},
@@ -89,6 +91,30 @@ func TestConfigCommandsRefuseBadInput(t *testing.T) {
 				t.Errorf("exit %d, printed %q, error %q, want %q", code, out, errOut, tc.want)
 			}
 		})
+	}
+}
+
+// Several files, and standard input, for people and for programs; a key that was replaced names what replaces it.
+func TestConfigChecksSeveralFiles(t *testing.T) {
+	t.Parallel()
+	good, bad := configFile(t, "profile: Observe"), configFile(t, "dryRun: true\nonGroupConflict: Fail")
+	code, out, errOut := run(t, "log: {level: debug}", "config", "check", good, "-", bad, "--machine", taskPageMachine, "-o", "json")
+	var all []checked
+	must(t, json.Unmarshal([]byte(out), &all))
+	wantErrors := []string{
+		`standard input:1: unknown field "log": use logLevel, and the flag --log-format`,
+		bad + `:1: unknown field "dryRun": use profile: Observe`,
+		bad + `:2: unknown field "onGroupConflict": use onConflict: Kubelet in place of Fail, CPUs in place of FallBack`,
+	}
+	if want := "nri-memory-manager: " + strings.Join(wantErrors, "\nnri-memory-manager: ") + "\n"; code != exitBadInput || errOut != want {
+		t.Errorf("exit %d, error %q, want %q", code, errOut, want)
+	}
+	if len(all) != 3 || !all[0].Valid || len(all[0].Nodes) != 2 || all[0].Nodes[1].Allocatable == 0 || all[1].Valid || !slices.Equal(slices.Concat(all[1].Errors, all[2].Errors), wantErrors) {
+		t.Errorf("%+v", all)
+	}
+	if code, out, _ := run(t, "profile: QoS", "config", "check", good, "-", "--machine", taskPageMachine); code != exitOK || !strings.Contains(out, good+" is valid.\nNODE  TOTAL") ||
+		!strings.HasSuffix(out, "\nstandard input is valid.\n") {
+		t.Errorf("exit %d:\n%s", code, out)
 	}
 }
 

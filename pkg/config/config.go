@@ -137,17 +137,28 @@ type NamespaceRule struct {
 	MinimumThrottlingFactor float64 `yaml:"minimumThrottlingFactor"`
 }
 
-// noMoves is what replaces the key rebalance.
-const noMoves = "the memory of running containers is not moved any more: use numa-allocation-strategy: least-used, unpinnedMemoryPolicy: PreferAvailable or " +
-	"the annotation memory-policy: interleave in place of deficits and consolidate, and maxMigrationBytes in place of maxBytes"
+// replaced says what replaces the keys of versions before v0.3.0.
+var replaced = map[string]string{
+	"rebalance": "the memory of running containers is not moved any more: use numa-allocation-strategy: least-used, unpinnedMemoryPolicy: PreferAvailable or " +
+		"the annotation memory-policy: interleave in place of deficits and consolidate, and maxMigrationBytes in place of maxBytes",
+	"dryRun":                  "use profile: Observe",
+	"numaAllocationStrategy":  "use topologyManagerPolicyOptions: {numa-allocation-strategy: X}",
+	"onGroupConflict":         "use onConflict: Kubelet in place of Fail, CPUs in place of FallBack",
+	"onForeignCPUs":           "use onConflict: Kubelet in place of Reject, CPUs in place of Follow",
+	"alignTo":                 "use onConflict: Kubelet, CPUs or Devices",
+	"reservedMemoryCheck":     "sums that differ are an error, as in the kubelet",
+	"allowedAnnotations":      `use it in a rule of annotationRules for the namespaces ["*"]`,
+	"minimumThrottlingFactor": `use it in a rule of annotationRules for the namespaces ["*"]`,
+	"podResources":            "use the flag --podresources-socket=",
+	"log":                     "use logLevel, and the flag --log-format",
+	"kubeconfig":              "use the flag --kubeconfig",
+	"nodeName":                "use the flag --node-name",
+	"requestTimeout":          "it is always 300 ms",
+	"reconcilePeriod":         "it is always 10 s",
+}
 
 // Instead says what replaces a key that was removed (strictyaml.Replacer).
-func (*Config) Instead(key string) string {
-	if key == "rebalance" {
-		return noMoves
-	}
-	return ""
-}
+func (*Config) Instead(key string) string { return replaced[key] }
 
 // DryRun reports whether everything is decided, logged and counted, and nothing is written.
 func (c Config) DryRun() bool { return c.Profile == ProfileObserve || c.RolledBack }

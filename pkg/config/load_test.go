@@ -124,7 +124,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"profile":                {"profile: Numa", `c.yaml:1: profile: want Full, NUMA, QoS or Observe, got "Numa", did you mean "NUMA"?`},
 		"tab":                    {"dra:\n  enabled: true\n\tshares: []", "c.yaml:3: column 1: a TAB character; indent with spaces"},
 		"unknown field below":    {"dra:\n  share: []", `c.yaml:2: dra: unknown field "share", did you mean "shares"?`},
-		"moves":                  {"rebalance:\n  deficits: On", `c.yaml:1: unknown field "rebalance": ` + noMoves},
+		"moves":                  {"rebalance:\n  deficits: On", `c.yaml:1: unknown field "rebalance": ` + replaced["rebalance"]},
 		"wrong type":             {"events: maybe", `c.yaml:1: events: want true or false, got "maybe"`},
 		"list for a policy":      {"memoryManagerPolicy: [Static]", "c.yaml:1: memoryManagerPolicy: want a text, got a list"},
 		"factor 0":               {"memoryThrottlingFactor: 0", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got 0"},
