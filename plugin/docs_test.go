@@ -175,7 +175,7 @@ func codeBlocks(page string) []string {
 // chart by config check.
 func TestDocumentsShowGoodYAML(t *testing.T) {
 	t.Parallel()
-	const containers = "\nspec:\n  containers: [{name: app}, {name: sidecar}, {name: cache}]\n"
+	const containers = "\nspec:\n  resources: {limits: {cpu: 1, memory: 1Gi}}\n  containers: [{name: app}, {name: sidecar}, {name: cache}]\n"
 	found := map[string]int{}
 	for name, text := range documents(t) {
 		if filepath.Base(name) == "CHANGELOG.md" {

@@ -45,6 +45,15 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"a TAB":                         {"apiVersion: v1\nkind: Pod\nmetadata:\n\tname: web\n", "standard input:4: column 1: a TAB character; indent with spaces"},
 		"no kind":                       {"metadata: {name: a}\n", "apiVersion and kind are missing"},
 		"not a pod":                     {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", "no pods in it; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; skipped what makes no pods: 1 Service"},
+		"a kind in small letters":       {"apiVersion: v1\nkind: pod\nmetadata: {name: a}\n", `no pods in it; skipped kinds that are not known, and may make pods: 1 pod (did you mean "Pod"?)`},
+		"no API version":                {"kind: Deployment\nmetadata: {name: a}\n", "standard input:1: apiVersion of the Deployment is missing; want apps/v1"},
+		"no API version of another":     {"kind: Rollout\nmetadata: {name: a}\n", "standard input:1: apiVersion of the Rollout is missing"},
+		"only an API version":           {"apiVersion: v1\nmetadata: {name: a}\n", "standard input:1: kind is missing; want a Pod, "},
+		"0 replicas":                    {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: 0, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "no pods in it; skipped what has 0 replicas: 1 Deployment"},
+		"negative parallelism":          {"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\nspec:\n  jobTemplate:\n    spec:\n      parallelism: -1\n      template: {spec: {containers: [{name: a}]}}\n", "standard input:7: spec.jobTemplate.spec.parallelism: want 0 to 10000, got -1"},
+		"a number as an annotation":     {strings.Replace(pod("{}"), "name: web", "name: web, annotations: {throttling-factor.memory-manager.noderesource.dev: 0.7}", 1), "standard input:3: metadata.annotations.throttling-factor.memory-manager.noderesource.dev: want text, got 0.7 without quotes"},
+		"a number as a name":            {strings.Replace(pod("{}"), "name: web", "name: 1", 1), "standard input:3: metadata.name: want text, got 1 without quotes"},
+		"true as a label":               {strings.Replace(pod("{}"), "name: web", "name: web, labels: {a: true}", 1), "metadata.labels.a: want text, got true without quotes"},
 		"pods that have ended":          {pod("{}") + "status: {phase: Succeeded}\n", "CronJob; skipped pods that have ended: 1 Succeeded"},
 		"another API version":           {strings.Replace(pod("{}"), "v1", "v2", 1), `standard input:1: apiVersion "v2" of a Pod is not known; want v1`},
 		"second document wrong":         {pod("{}") + "---\n# web\n" + pod("{limits: {memory: 1GB}}"), `standard input:18: spec.containers[0].resources.limits.memory: "1GB" is not a quantity`},
@@ -74,8 +83,8 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"container name twice":          {strings.Replace(pod("{}"), "spec:", "spec:\n  initContainers: [{name: app, image: a}]", 1), `"app" is there twice`},
 		"pod level below its sum":       {strings.Replace(pod("{requests: {memory: 2Gi}}"), "spec:", "spec:\n  resources: {requests: {memory: 1Gi}}", 1), "is less than the 2Gi of the containers"},
 		"pod level limit below":         {strings.Replace(pod("{limits: {memory: 2Gi}}"), "spec:", "spec:\n  resources: {limits: {memory: 1Gi}}", 1), "is less than the limit 2Gi"},
-		"negative replicas":             {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: -1, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "-1 replicas"},
-		"more replicas than make sense": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: a}\nspec: {replicas: 1000000, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "1000000 replicas"},
+		"negative replicas":             {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: -1, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "standard input:4: spec.replicas: want 0 to 10000, got -1"},
+		"more replicas than make sense": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: a}\nspec: {replicas: 1000000, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "standard input:4: spec.replicas: want 0 to 10000, got 1000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,17 +93,53 @@ func TestManifestsThatAreRefused(t *testing.T) {
 	}
 }
 
+func TestFlagsOfSimulateThatAreRefused(t *testing.T) {
+	t.Parallel()
+	noNodes := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(noNodes, "sys"), 0o755))
+	power9 := "../testdata/machines/power9"
+	for want, args := range map[string][]string{
+		`--expect-rejected "foo": want POD/CONTAINER`:                                           {"--machine", taskPageMachine, "--expect-rejected", "foo"},
+		`--expect-rejected "web/": want POD/CONTAINER`:                                          {"--machine", taskPageMachine, "--expect-rejected", "web/"},
+		`--node "": want the name of a node`:                                                    {"--machine", taskPageMachine, "--node", ""},
+		power9 + ".txtar is an archive: want a machine file, or the folder that it was made of": {"--machine", power9 + ".txtar"},
+		noNodes + "/sys has no NUMA nodes (devices/system/node/node0, …) and no proc":           {"--machine", noNodes},
+		":2: nodesWithoutCPUs: NUMA node 252 cannot be placed on":                               {"--machine", power9 + ".yaml", "--config", file(t, "config.yaml", "\nnodesWithoutCPUs: Include\n")},
+	} {
+		refused(t, pod("{}"), want, append(args, "simulate", "-")...)
+	}
+}
+
+// What a Burstable pod asks for in vain is named.
+func TestSimulateNamesNUMARequiredOfABurstablePod(t *testing.T) {
+	t.Parallel()
+	burstable := strings.Replace(pod("{requests: {memory: 1Gi}}"), "name: web", "name: web, annotations: {numa.memory-manager.noderesource.dev: required}", 1)
+	code, out, _ := run(t, burstable, "simulate", "--machine", taskPageMachine, "-")
+	if want := "IGNORED ANNOTATIONS\ndefault/web: numa: required has no effect on container app: only containers of Guaranteed pods are placed, and the pod is Burstable\n"; code != exitOK || !strings.Contains(out, want) {
+		t.Errorf("exit %d, want %q in\n%s", code, want, out)
+	}
+	guaranteed := strings.Replace(burstable, "{requests: {memory: 1Gi}}", "{limits: {cpu: 1, memory: 1Gi}}", 1)
+	if code, out, _ := run(t, guaranteed, "simulate", "--machine", taskPageMachine, "-"); code != exitOK || strings.Contains(out, "IGNORED ANNOTATIONS") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
 func TestManifestsThatAreRefusedWithStrict(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ manifest, want string }{
 		"a kind that is not known":  {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
-		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: kind "Podd" of apiVersion "v1" is not known`},
+		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: kind "Podd" of apiVersion "v1" is not known, did you mean "Pod"?`},
 		"an unknown kind in a list": {pod("{}") + "---\napiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Servce, metadata: {name: a}}\n", `standard input:13: items[0]: kind "Servce" of apiVersion "apps/v1" is not known`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			refused(t, test.manifest, test.want, "simulate", "--machine", taskPageMachine, "--strict", "-")
 		})
+	}
+	code, _, errOut := run(t, pod("{}")+"---\n{apiVersion: a.b/v1, kind: One, metadata: {name: a}}\n---\n{apiVersion: a.b/v1, kind: One, metadata: {name: b}}\n---\n{apiVersion: a.b/v1, kind: Two, metadata: {name: a}}\n",
+		"simulate", "--machine", taskPageMachine, "--strict", "-")
+	if code != exitBadInput || strings.Count(errOut, "\n") != 2 || !strings.Contains(errOut, `kind "One"`) || !strings.Contains(errOut, `kind "Two"`) {
+		t.Errorf("exit %d, want both kinds once:\n%s", code, errOut)
 	}
 }
 

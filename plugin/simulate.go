@@ -67,6 +67,9 @@ Exit status: 0 when every container was admitted, 1 when one was rejected or lef
   nri-memory-manager simulate --machine /sys --cpu-manager-policy static --reserved-cpus 0-1 --strict my-pods.yaml
   kubectl get pods -A -o yaml | nri-memory-manager simulate --machine worker-1.yaml --node worker-1 -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("node") && o.nodeName == "" {
+				return errors.New(`--node "": want the name of a node`)
+			}
 			return o.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -95,6 +98,11 @@ var podInfos, cgroupDrivers, cpuManagerPolicies = []string{"kubelet", "none"}, [
 func (o *simulateOptions) check() error {
 	if o.machinePath == "" {
 		return errors.New("--machine is missing; want a machine file or a folder with a copy of sysfs")
+	}
+	for _, name := range o.expectRejected {
+		if pod, container, ok := strings.Cut(name, "/"); !ok || pod == "" || container == "" {
+			return fmt.Errorf("--expect-rejected %q: want POD/CONTAINER", name)
+		}
 	}
 	return cmp.Or(
 		commandline.Check("pod-info", o.podInfo, podInfos...),

@@ -174,7 +174,7 @@ func TestSimulateTheDemo(t *testing.T) {
 		if code != exitOK || errOut != "" {
 			t.Fatalf("exit %d: %s", code, errOut)
 		}
-		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "REJECTED\ndefault/too-large app:\n    policy ", "nodes 2-3 together have room, but containers use a part of them (node 2) already", "these nodes:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
+		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "REJECTED\ndefault/too-large app (UnexpectedAdmissionError):\n    policy ", "    in the way: default/cache-1, container redis, on node 2\n    what helps: ", "nodes 2-3 together have room, but containers use a part of them (node 2) already", "these nodes:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: %q is not in\n%s", driver, want, out)
 			}
@@ -259,6 +259,22 @@ func TestSimulateReadsWhatPeopleHave(t *testing.T) {
 	}
 }
 
+// owned is an item of a list that another one owns; "" is none.
+func owned(version, id, spec, owner string) string {
+	name, value, _ := strings.Cut(id, ": ")
+	if name != "uid" {
+		value = name
+	}
+	template := spec + ", selector: {}, template: {spec: {containers: [{name: app}]}}"
+	if strings.Contains(version, "Pod") {
+		template = "containers: [{name: app}]"
+	}
+	if owner != "" {
+		id += ", ownerReferences: [{apiVersion: v1, kind: A, name: a, uid: " + owner + "}]"
+	}
+	return "- {apiVersion: " + version + ", metadata: {name: a" + value + ", " + id + "}, spec: {" + strings.TrimPrefix(template, ", ") + "}}\n"
+}
+
 // What people pipe into simulate: the lists of kubectl and of the API server, kinds of others, pods that have ended or are on other nodes.
 func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 	t.Parallel()
@@ -290,13 +306,17 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 	}{
 		"kinds of others": {pod("{}") + others, nil, "[web]", said(
 			"skipped what makes no pods: 1 Certificate, 1 ControllerRevision, 1 HTTPRoute, 1 PodDisruptionBudget, 1 Service, 2 ServiceMonitor",
-			"skipped kinds that are not known, and may make pods: 1 Deploymet, 1 SparkApplication")},
+			"skipped kinds that are not known, and may make pods: 1 Deploymet (did you mean \"Deployment\"?), 1 SparkApplication")},
 		"a PodList": {"apiVersion: v1\nkind: PodList\nitems: " + pods, nil, "[a b c]", said(
 			"the pods are on 2 nodes (as w1, w2) and were simulated on one machine: --node takes those of one", ended)},
 		"one node":                   {"apiVersion: v1\nkind: PodList\nitems: " + pods, []string{"--node", "w2"}, "[b c]", said(ended)},
 		"a list in a list":           {"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: PodList, items: " + pods + "}]\n", []string{"--node", "w1"}, "[a c]", said(ended)},
 		"a DeploymentList":           {"apiVersion: apps/v1\nkind: DeploymentList\nitems: [{metadata: {name: d}, spec: {selector: {}, template: {spec: {containers: [{name: app}]}}}}]\n", nil, "[d-0]", ""},
 		"a kind with a name of List": {pod("{}") + "---\n{apiVersion: example.com/v1, kind: AllowList, metadata: {name: a}}\n", nil, "[web]", said("skipped kinds that are not known, and may make pods: 1 AllowList")},
+		"kubectl get all": {"apiVersion: v1\nkind: List\nitems:\n" + owned("apps/v1, kind: Deployment", "uid: d", "replicas: 2", "") + owned("apps/v1, kind: ReplicaSet", "uid: r", "replicas: 2", "d") +
+			owned("apps/v1, kind: ReplicaSet", "uid: old", "replicas: 0", "d") + owned("v1, kind: Pod", "uid: p", "", "r") + owned("batch/v1, kind: Job", "uid: j", "parallelism: 3", "c") +
+			owned("apps/v1, kind: DaemonSet", "generation: 1", "", ""), nil, "[ap aj-0 aj-1 aj-2 ageneration-0]",
+			said("skipped what has 0 replicas: 1 ReplicaSet", "skipped owners of others in the list: 1 Deployment, 1 ReplicaSet")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -100,7 +100,7 @@ func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
 		t.Errorf("the container is %+v", container)
 	}
 	_, table, _ := run(t, manifest, append([]string{"simulate", "-"}, flags...)...)
-	wantAll(t, table, "NOT PINNED\ndefault/web app:\n    policy best-effort, scope container: no set of NUMA nodes has room:\n    node 0: ")
+	wantAll(t, table, "NOT PINNED\ndefault/web app (UnexpectedAdmissionError):\n    policy best-effort, scope container: no set of NUMA nodes has room:\n    node 0: ")
 	for _, byRule := range []string{"{}", "{limits: {memory: 7Ei}, requests: {memory: 1Gi}}"} {
 		if reason := simulateJSON(t, pod(byRule), exitOK, flags...).Containers[0].Reason; reason != "" {
 			t.Errorf("%s has the reason %q", byRule, reason)

@@ -72,7 +72,11 @@ func (r *Resolved) leaveOut(m machine.Machine) error {
 		case out && node.Memory > 0:
 			without = append(without, node.ID)
 		case node.ID >= nodeset.Max && !(out && !hasCPUs(node)):
-			return r.Config.Errorf("memoryManagerPolicy", "NUMA node %d cannot be placed on: Static has nodes 0 to %d, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs",
+			key := "memoryManagerPolicy"
+			if !hasCPUs(node) {
+				key = "nodesWithoutCPUs"
+			}
+			return r.Config.Errorf(key, "NUMA node %d cannot be placed on: Static has nodes 0 to %d, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs",
 				node.ID, nodeset.Max-1)
 		}
 		if out {

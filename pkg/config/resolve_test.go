@@ -185,12 +185,12 @@ func TestNodesAboveThoseOfASet(t *testing.T) {
 	if want := "NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 252-255"; len(r.Warnings) != 1 || r.Warnings[0] != want {
 		t.Errorf("warnings = %q, want %q alone", r.Warnings, want)
 	}
-	const want = "memoryManagerPolicy: NUMA node %d cannot be placed on: Static has nodes 0 to 63, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs"
-	if _, err := resolve(t, "nodesWithoutCPUs: Include", m); err == nil || err.Error() != "c.yaml: "+fmt.Sprintf(want, 252) {
+	const want = "NUMA node %d cannot be placed on: Static has nodes 0 to 63, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs"
+	if _, err := resolve(t, "nodesWithoutCPUs: Include", m); err == nil || err.Error() != "c.yaml:1: nodesWithoutCPUs: "+fmt.Sprintf(want, 252) {
 		t.Errorf("error = %v", err)
 	}
 	m.Nodes[1].ID = 64
-	if _, err := resolve(t, "", m); err == nil || err.Error() != "c.yaml: "+fmt.Sprintf(want, 64) {
+	if _, err := resolve(t, "", m); err == nil || err.Error() != "c.yaml: memoryManagerPolicy: "+fmt.Sprintf(want, 64) {
 		t.Errorf("error = %v", err)
 	}
 	if r, err := resolve(t, "profile: QoS", m); err != nil || r.Static || len(r.Warnings) > 0 {

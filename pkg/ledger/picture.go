@@ -38,9 +38,8 @@ func (l *Ledger) View() View {
 type Outcome struct {
 	// Request is its memory request, with the source.
 	Request pods.Estimate
-	// Unplaced is why it was rejected or runs without NUMA nodes, with a line for each node; empty when it has its place, or
-	// is not to have one.
-	Unplaced string
+	// Unplaced is why it was rejected or runs without NUMA nodes; nil when it has its place, or is not to have one.
+	Unplaced *Rejection
 }
 
 // Outcome returns what was decided about a container of a living pod; zero for one that is not known. It costs less than a View.
@@ -52,7 +51,7 @@ func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 	}
 	newest := slices.IndexFunc(l.state.Rejections, func(r Rejection) bool { return r.UID == pod && r.Container == name })
 	if newest >= 0 {
-		o.Unplaced = l.state.Rejections[newest].Text
+		o.Unplaced = &l.state.Rejections[newest]
 	}
 	return o
 }

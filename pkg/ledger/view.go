@@ -192,6 +192,15 @@ type Rejection struct {
 	Refused bool `json:"refused"`
 }
 
+// Why is the text, and which containers are in the way, in lines.
+func (r Rejection) Why() string {
+	why := r.Text
+	if r.BarredBy != "" {
+		why += "\nin the way: " + r.BarredBy + "\nwhat helps: end it, so that it is placed anew beside this one, a request that one NUMA node has free, or, without NUMA nodes, the annotation numa: preferred"
+	}
+	return why
+}
+
 // Same reports whether both are the same rejection, however often it was tried.
 func (r Rejection) Same(other Rejection) bool {
 	return r.At.Equal(other.At) && r.UID == other.UID && r.Container == other.Container && r.Reason == other.Reason

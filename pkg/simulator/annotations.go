@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // IgnoredAnnotation is an annotation that is wrong, or not allowed in its namespace.
@@ -26,8 +27,17 @@ func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
 		return nil
 	}
 	for _, pod := range n.pods {
-		for _, problem := range problems(pod, n.config.AnnotationRulesFor(pod.Namespace)) {
+		rules := n.config.AnnotationRulesFor(pod.Namespace)
+		for _, problem := range problems(pod, rules) {
 			all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, problem.Annotation, problem.Message})
+		}
+		for _, container := range pod.Spec.Containers {
+			wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(container.Name, rules)
+			if wishes.NUMA == config.NUMARequired && classOf(pod) != memoryqos.Guaranteed {
+				all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, string(config.AnnotationNUMA),
+					fmt.Sprintf("numa: required has no effect on container %s: only containers of Guaranteed pods are placed, and the pod is %s", container.Name, classOf(pod))})
+				break
+			}
 		}
 	}
 	return all

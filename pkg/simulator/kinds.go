@@ -52,6 +52,13 @@ type kind struct {
 	read     func(document []byte) (owner, error)
 }
 
+// found is an object that makes pods.
+type found struct {
+	object object
+	owner  owner
+	kind   string
+}
+
 // owner is a Pod, or a controller of pods: a template and how many pods it makes of it here.
 type owner struct {
 	meta     metav1.ObjectMeta
@@ -121,6 +128,16 @@ func otherVersion(version, name string) string {
 	return ""
 }
 
+// kindsOf are the kinds of an apiVersion that make pods.
+func kindsOf(version string) (names []string) {
+	for key := range kinds {
+		if name, is := strings.CutPrefix(key, version+" "); is {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // pods returns pods with Kubernetes' defaults, named as a StatefulSet names them.
 func (o owner) pods() []*corev1.Pod {
 	pods := make([]*corev1.Pod, 0, o.replicas)
@@ -142,7 +159,14 @@ func (o owner) pods() []*corev1.Pod {
 // addPods adds the checked pods of an owner.
 func (m *Manifests) addPods(from object, of owner) error {
 	if of.replicas < 0 || of.replicas > maxReplicas {
-		return from.wrong("%s has %d replicas; want 0 to %d", of.meta.Name, of.replicas, maxReplicas)
+		path := strings.TrimPrefix(from.path+"."+strings.TrimSuffix(from.template, "template"), ".")
+		for _, name := range []string{"replicas", "parallelism", "completions"} {
+			if from.doc.Has(path + name) {
+				path += name
+				break
+			}
+		}
+		return from.doc.Errorf(path, "want 0 to %d, got %d", maxReplicas, of.replicas)
 	}
 	for _, pod := range of.pods() {
 		if err := from.check(pod); err != nil {

@@ -24,10 +24,14 @@ import (
 type Manifests struct {
 	// Pods are those that one node can have together.
 	Pods []*corev1.Pod
-	// Unknown is an error about the first object that is skipped although its kind may make pods; nil where there is none.
+	// Unknown has an error for each kind that is skipped although it may make pods; nil where there is none.
 	Unknown error
-	// How many objects of a kind make no pods, how many may make some, and how many pods have a phase in which they have ended.
-	podless, unknown, ended map[string]int
+	// How many objects of a kind make no pods, may make some, have 0 replicas, or own others that are there, and how many pods have a
+	// phase in which they have ended.
+	podless, unknown, empty, owning, ended map[string]int
+	// found are the objects that make pods, and owners the UIDs that objects name as their owners'.
+	found  []found
+	owners map[string]bool
 	// names and uids have the places of the pods.
 	names, uids map[string]string
 }
@@ -37,9 +41,22 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("no manifest; want files, folders, or - for standard input")
 	}
-	m := &Manifests{podless: map[string]int{}, unknown: map[string]int{}, ended: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
+	m := &Manifests{podless: map[string]int{}, unknown: map[string]int{}, empty: map[string]int{}, owning: map[string]int{}, ended: map[string]int{},
+		owners: map[string]bool{}, names: map[string]string{}, uids: map[string]string{}}
 	for _, path := range paths {
 		if err := m.readPath(path, stdin); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range m.found {
+		if uid := string(f.owner.meta.UID); uid != "" && m.owners[uid] { // what it owns is the same pods
+			m.owning[f.kind]++
+			continue
+		}
+		if f.owner.replicas == 0 {
+			m.empty[f.kind]++
+		}
+		if err := m.addPods(f.object, f.owner); err != nil {
 			return nil, err
 		}
 	}
@@ -59,6 +76,8 @@ func (m *Manifests) LeftOut() (lines []string) {
 		}
 	}
 	add("skipped what makes no pods: ", m.podless)
+	add("skipped what has 0 replicas: ", m.empty)
+	add("skipped owners of others in the list: ", m.owning)
 	add("skipped pods that have ended: ", m.ended)
 	add("skipped kinds that are not known, and may make pods: ", m.unknown)
 	return lines
@@ -68,7 +87,11 @@ func (m *Manifests) refuseNone(name string) error {
 	if len(m.Pods) > 0 {
 		return nil
 	}
-	return errors.New(strings.Join(append([]string{name + ": no pods in it; want a " + knownKinds}, m.LeftOut()...), "; "))
+	words := []string{name + ": no pods in it"}
+	if len(m.empty)+len(m.unknown) == 0 {
+		words[0] += "; want a " + knownKinds
+	}
+	return errors.New(strings.Join(append(words, m.LeftOut()...), "; "))
 }
 
 // OnNode keeps the pods on a node (spec.nodeName) or on none, "" keeps all. It returns the names of the nodes that pods were on.
@@ -152,8 +175,15 @@ func (m *Manifests) read(name string, data []byte) error {
 // server one of a kind (PodList), in which each has the kind without saying so.
 func (m *Manifests) readObject(o object) error {
 	version, name := cmp.Or(scalar(o.node, "apiVersion"), o.version), cmp.Or(scalar(o.node, "kind"), o.kind)
-	if version == "" || name == "" {
+	switch known := otherVersion("extensions/", name); {
+	case version == "" && name == "":
 		return o.wrong("not a Kubernetes object: apiVersion and kind are missing")
+	case version == "" && known != "":
+		return o.wrong("apiVersion of the %s is missing; want %s", name, known)
+	case version == "":
+		return o.wrong("apiVersion of the %s is missing", name)
+	case name == "":
+		return o.wrong("kind is missing; want a %s", knownKinds)
 	}
 	if of, isList := strings.CutSuffix(name, "List"); isList {
 		if items := field(o.node, "items"); items != nil {
@@ -175,10 +205,20 @@ func (m *Manifests) readObject(o object) error {
 			m.podless[name]++
 			return nil
 		}
-		m.unknown[name]++
-		m.Unknown = cmp.Or(m.Unknown, o.wrong("kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
-			name, version, knownKinds))
+		err := o.wrong("kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods", name, version, knownKinds)
+		if meant := spelling.Nearest(name, kindsOf(version)); meant != "" {
+			err = o.wrong("kind %q of apiVersion %q is not known, did you mean %q?", name, version, meant)
+			name = fmt.Sprintf("%s (did you mean %q?)", name, meant)
+		}
+		if m.unknown[name]++; m.unknown[name] == 1 {
+			m.Unknown = strictyaml.Join(m.Unknown, err)
+		}
 		return nil
+	}
+	if refs := field(field(o.node, "metadata"), "ownerReferences"); refs != nil {
+		for _, ref := range refs.Content {
+			m.owners[scalar(ref, "uid")] = true
+		}
 	}
 	if status := field(o.node, "status"); status != nil {
 		phase := scalar(status, "phase")
@@ -197,7 +237,8 @@ func (m *Manifests) readObject(o object) error {
 		return o.wrong("%v", err)
 	}
 	o.template = kind.template
-	return m.addPods(o, owner)
+	m.found = append(m.found, found{o, owner, name})
+	return nil
 }
 
 // checked compares an object with its type, and returns it as YAML for the reader that Kubernetes uses.
@@ -238,7 +279,7 @@ func withoutComments(n *yaml.Node) ([]byte, error) {
 
 // field returns the value of a mapping's key; nil where there is none.
 func field(n *yaml.Node, key string) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
+	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {

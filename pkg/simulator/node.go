@@ -117,14 +117,16 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 	if failed != nil {
 		return false, failed
 	}
-	note.unplaced = decided.Unplaced
+	if note.unplaced = decided.Unplaced; note.unplaced != nil {
+		note.ReasonCode, note.BarredBy = note.unplaced.Reason, note.unplaced.BarredBy
+	}
 	if err != nil {
 		note.Reason = textOf(err)
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
-	if decided.Unplaced != "" {
-		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced)
+	if decided.Unplaced != nil {
+		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced.Text)
 	}
 	request := decided.Request
 	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error

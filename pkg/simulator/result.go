@@ -11,6 +11,7 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -37,7 +38,10 @@ type Container struct {
 	QOSClass  string `json:"qosClass"`
 	Admitted  bool   `json:"admitted"`
 	// Reason is why a container was not created, or runs without NUMA nodes although it asked for some.
-	Reason     string `json:"reason"`
+	Reason string `json:"reason"`
+	// ReasonCode and BarredBy are the plugin's, as "explain" has them.
+	ReasonCode string `json:"reasonCode,omitempty"`
+	BarredBy   string `json:"barredBy,omitempty"`
 	NUMANodes  []int  `json:"numaNodes"`
 	CpusetMems string `json:"cpusetMems"`
 	// CpusetCpus are the exclusive CPUs that the kubelet has assigned, or the shared pool at that time; empty without the static CPU
@@ -50,8 +54,8 @@ type Container struct {
 	OCI *rspec.LinuxResources `json:"oci,omitempty"`
 
 	id, uid, kind string
-	podMax        uint64 // memory.max of the pod's cgroup; 0 is none
-	unplaced      string // Reason with a line for each node, where the memory manager gives one
+	podMax        uint64            // memory.max of the pod's cgroup; 0 is none
+	unplaced      *ledger.Rejection // why the plugin has rejected it or gave it no NUMA nodes
 	requestError  uint64
 	hugepages     map[string]uint64
 }

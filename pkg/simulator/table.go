@@ -1,7 +1,6 @@
 package simulator
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -36,18 +35,18 @@ func (r *Result) writeContainers(b *strings.Builder) {
 		}
 		return "\t" + text
 	}
-	fmt.Fprintf(w, "POD\tCONTAINER\tQOS\tADMITTED%s\tNODES\tREQUEST\tMIN\tLOW\tHIGH\tMAX\tREQUEST FROM\n", cpus("CPUS"))
+	fmt.Fprintf(w, "POD\tCONTAINER\tQOS\tADMITTED%s\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT\n", cpus("CPUS"))
 	for _, c := range r.Containers {
 		admitted, request := "yes", quantity.Short(c.Memory.Request)
 		if !c.Admitted {
 			admitted, request = "NO", "-"
 		}
 		if c.requestError > 0 {
-			request += " +" + quantity.Short(c.requestError)
+			request += "–" + quantity.Short(c.Memory.Request+c.requestError)
 		}
 		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted, cpus(tables.OrDash(c.CpusetCpus)),
-			tables.OrDash(c.CpusetMems), request, tables.Value(c.Memory.Min), tables.Value(c.Memory.Low), tables.Value(c.Memory.High),
-			tables.Value(c.Memory.Max), tables.OrDash(c.Memory.RequestSource))
+			tables.OrDash(c.CpusetMems), request, tables.OrDash(c.Memory.RequestSource), tables.Value(c.Memory.Min), tables.Value(c.Memory.Low),
+			tables.Value(c.Memory.High), tables.Value(c.Memory.Max))
 	}
 	w.Flush()
 	fmt.Fprintln(b)
@@ -66,8 +65,11 @@ func writeReasons(b *strings.Builder, title string, containers []*Container) {
 	}
 	fmt.Fprintln(b, title)
 	for _, c := range containers {
-		reason := cmp.Or(c.unplaced, c.Reason)
-		fmt.Fprintf(b, "%s/%s %s:\n    %s\n", c.Namespace, c.Pod, c.Container, strings.ReplaceAll(reason, "\n", "\n    "))
+		reason, code := c.Reason, ""
+		if c.unplaced != nil {
+			reason, code = c.unplaced.Why(), " ("+c.ReasonCode+")"
+		}
+		fmt.Fprintf(b, "%s/%s %s%s:\n    %s\n", c.Namespace, c.Pod, c.Container, code, strings.ReplaceAll(reason, "\n", "\n    "))
 	}
 	fmt.Fprintln(b)
 }
@@ -76,7 +78,7 @@ func (r *Result) writeAncestors(b *strings.Builder) {
 	if len(r.Ancestors) == 0 {
 		return
 	}
-	fmt.Fprintln(b, "CGROUPS ABOVE THE CONTAINERS")
+	fmt.Fprintln(b, "CGROUPS ABOVE THE PODS")
 	w := tables.New(b)
 	fmt.Fprintln(w, "CGROUP\tMEMORY.MIN\tMEMORY.LOW")
 	for _, a := range r.Ancestors {

@@ -182,10 +182,7 @@ func (d *Explanation) write(b *strings.Builder) {
 	last := ""
 	if r := d.Rejection; r != nil {
 		last = r.Text
-		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
-		if r.BarredBy != "" {
-			fmt.Fprintf(b, "    in the way: %s\n    what helps: end it, so that it is placed anew beside this one, a request that one NUMA node has free, or, without NUMA nodes, the annotation numa: preferred\n", r.BarredBy)
-		}
+		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(r.Why(), "\n", "\n    "))
 	}
 	if v := d.OOMKill; v != nil {
 		fmt.Fprintf(b, "  last OOM kill, %s UTC: %s\n", v.Time.UTC().Format(time.DateTime), v.Text())

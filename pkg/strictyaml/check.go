@@ -85,14 +85,17 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 	})
 }
 
-// scalar checks numbers and text. What is true and false differs between versions of YAML, and a text may be written as a
-// number: that is left to the reader.
+// scalar checks numbers and text, which the API server takes from no number. What else is true and false differs between versions of YAML: that is left to the reader.
 func (c *checker) scalar(n *yaml.Node, path string, of reflect.Type) error {
 	want := wanted(reflect.New(of).Elem())
 	if n.Kind != yaml.ScalarNode {
 		return c.errorf(n, path, "want %s, got %s", want, describe(n))
 	}
 	switch of.Kind() {
+	case reflect.String:
+		if slices.Contains([]string{"!!int", "!!float", "!!bool"}, n.ShortTag()) {
+			return c.errorf(n, path, "want text, got %s without quotes", n.Value)
+		}
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		if _, err := strconv.ParseInt(n.Value, 0, of.Bits()); err != nil || n.ShortTag() != "!!int" {
 			return c.errorf(n, path, "want %s, got %s", want, Quote(n.Value))

@@ -24,6 +24,9 @@ func Describe(path string) (machine.Description, error) {
 	if err != nil {
 		return machine.Description{}, fmt.Errorf("machine: %w", err)
 	}
+	if filepath.Ext(path) == ".txtar" {
+		return machine.Description{}, fmt.Errorf("machine: %s is an archive: want a machine file, or the folder that it was made of", path)
+	}
 	if root == "" {
 		data, err := os.ReadFile(path)
 		if err != nil {

@@ -49,6 +49,9 @@ func read(root, proc string) (machine.Machine, error) {
 	if errors.Is(err, fs.ErrNotExist) && m.MemTotal > 0 {
 		return withoutNUMA(root, m)
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return machine.Machine{}, fmt.Errorf("%s has no NUMA nodes (%s/node0, …) and no proc: want a copy of sysfs", root, nodesFolder)
+	}
 	if err != nil {
 		return machine.Machine{}, err
 	}

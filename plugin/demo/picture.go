@@ -183,7 +183,7 @@ func touch(tree *cgroups.Tree, container *status.Container, used, percent uint64
 			}
 		}
 	}
-	if len(perNode) == 0 {
+	if len(perNode) == 0 && len(nodes) > 0 {
 		perNode[nodes[0].ID] = used
 	}
 	line := "anon"

@@ -110,7 +110,7 @@ func (p *plugin) Outcome(ctx context.Context, podUID, container string) (decided
 		}
 		for _, r := range document.Rejections {
 			if r.Namespace == pod.Namespace && r.Pod == pod.Name && r.Container == container {
-				decided.Unplaced = r.Text
+				decided.Unplaced = &r
 			}
 		}
 	}
