@@ -92,7 +92,7 @@ func TestADryRunSaysWhatWouldMove(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, db := adopted(t, "profile: Observe\n"+test.config)
 			h.start()
-			wantAll(t, h.ask(0, "explain", "db"), "  "+test.want+"\n")
+			wantAll(t, h.ask(0, "explain", "db"), "\n  dry run (profile: Observe): nothing is written\n", "  "+test.want+"\n")
 			wantAll(t, h.ask(0, "status"), "default/db app: "+test.want+"\n")
 			wantAll(t, h.audit(1), "NOTE     default/db/app: "+test.want+"\n", "[would-move]")
 			if mems := h.knob(path.Join(db.cgroup(), db.id()), "cpuset.mems"); mems != "" {

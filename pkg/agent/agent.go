@@ -323,9 +323,9 @@ func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 		sizes := quantity.LogApart(drift.Stored, drift.Now)
 		entry := log.WithFields(logrus.Fields{"node": drift.Node, "type": drift.Type, "stored": sizes[0], "now": sizes[1]})
 		if drift.Tolerated {
-			entry.Info("a node's memory has moved within the tolerance since the state file was written")
+			entry.Info("what containers may have of a node has moved within the tolerance since the state file was written")
 		} else {
-			entry.Warn("a node's memory has changed since the state file was written")
+			entry.Warn("what containers may have of a node has changed since the state file was written: its memory, or what is reserved")
 		}
 	}
 	for _, lost := range report.Lost {

@@ -122,6 +122,8 @@ func describe(err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError
 	switch {
+	case errors.As(err, &syntax) && strings.Contains(err.Error(), "after top-level value"):
+		return fmt.Errorf("has text after the JSON, from byte %d on: %w", syntax.Offset, err)
 	case errors.As(err, &syntax):
 		return fmt.Errorf("is not JSON from byte %d on (cut short?): %w", syntax.Offset, err)
 	case errors.As(err, &wrongType):

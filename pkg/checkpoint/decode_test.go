@@ -45,7 +45,7 @@ func TestDecodeErrorsSayWhatWouldBeRight(t *testing.T) {
 		"blanks":             {" \n", "is empty, want the kubelet's JSON text of a memory manager state"},
 		"binary":             {"\x00\x01", "is not JSON from byte 1 on (cut short?): invalid character '\\x00' looking for beginning of value"},
 		"cut short":          {goodText[:40], "is not JSON from byte 40 on (cut short?): unexpected end of JSON input"},
-		"more behind it":     {goodText + "x", fmt.Sprintf("is not JSON from byte %d on (cut short?): invalid character 'x' after top-level value", len(goodText)+1)},
+		"more behind it":     {goodText + "x", fmt.Sprintf("has text after the JSON, from byte %d on: invalid character 'x' after top-level value", len(goodText)+1)},
 		"a list":             {"[]", "key \"\" before byte 1: found array, want an object"},
 		"another file":       {`{"policyName":"none","defaultCpuSet":"0-3","checksum":0}`, `policyName is "none", want "Static" or "None"`},
 		"no policy":          {`{}`, `policyName is "", want "Static" or "None"`},

@@ -24,6 +24,8 @@ type Explanation struct {
 	QOSClass  string `json:"qosClass"`
 	Container string `json:"container"`
 	Pinning   string `json:"pinning"`
+	// NotWritten says why what was decided is not in the kernel's files: a dry run, or a rollback.
+	NotWritten string `json:"notWritten,omitempty"`
 	// Placement is how it was, or would be, placed. Its candidates are judged now, and for a container that is placed as if its own
 	// allocation were not there.
 	Placement *memorymanager.Explanation `json:"placement,omitempty"`
@@ -72,10 +74,17 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
 	view := s.View()
 	moves := s.migrations(view)
+	notWritten := ""
+	switch config := view.Config.Config; {
+	case config.RolledBack:
+		notWritten = "rolled back: everything was set back, and nothing is written"
+	case config.DryRun():
+		notWritten = "dry run (profile: Observe): nothing is written"
+	}
 	for _, e := range explanations {
 		pod, c := e.Pod, &e.Container
 		d := Explanation{
-			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
+			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, NotWritten: notWritten, Placement: e.Placement,
 			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised,
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
@@ -150,6 +159,9 @@ func (d *Explanation) write(b *strings.Builder) {
 		pod = d.Namespace + "/" + pod
 	}
 	fmt.Fprintf(b, "%s %s (%s)\n", pod, d.Container, d.QOSClass)
+	if d.NotWritten != "" {
+		fmt.Fprintf(b, "  %s\n", d.NotWritten)
+	}
 	switch {
 	case d.Pinning == "": // never placed
 	case d.Placement != nil && !d.Placement.Nodes.Empty() && d.Placement.Existing:

@@ -37,7 +37,7 @@ func files(n Node, c place, r *Report) {
 	if n.Document.Policy.DryRun {
 		return
 	}
-	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back within seconds; if this stays, find who writes it (another NRI plugin, another agent on the node) and turn it off"
+	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back within seconds; if this stays, find who writes it (another NRI plugin, another agent on the node, or systemd at a daemon-reload: moby#51446, systemd#40438) and turn it off"
 	real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
 	switch {
 	case c.CpusetMems == "", c.Migration.Pending(): // see migrations

@@ -147,7 +147,8 @@ func (p Places) kernel(n *Node) {
 		n.Skipped = append(n.Skipped, fmt.Sprintf("the kernel's version: %v", err))
 		return
 	}
-	n.Kernel = &Kernel{Release: strings.TrimSpace(string(data)), Pressure: true, Reclaim: true,
+	balancing, err := os.ReadFile(filepath.Join(p.Proc, "sys/kernel/numa_balancing"))
+	n.Kernel = &Kernel{NUMABalancing: err == nil && strings.TrimSpace(string(balancing)) != "0", Release: strings.TrimSpace(string(data)), Pressure: true, Reclaim: true,
 		RecursiveProtection: cgroupfs.Mounted(p.Proc, "memory_recursiveprot"), LocalEvents: cgroupfs.Mounted(p.Proc, "memory_localevents")}
 	if len(n.Document.Ancestors) == 0 {
 		return

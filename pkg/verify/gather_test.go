@@ -32,6 +32,7 @@ func TestGather(t *testing.T) {
 		"cgroup/kubepods/pod2/memory.low":                                         "max\n",
 		"sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages":   "4\n",
 		"sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages": "1\n",
+		"proc/sys/kernel/numa_balancing":                                          "1\n",
 		"proc/sys/kernel/osrelease":                                               "6.12.41\n",
 		"proc/self/mounts":                                                        "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,memory_localevents,memory_recursiveprot 0 0\n",
 		"kubelet.yaml":                                                            "kind: KubeletConfiguration\nmemoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.8\nfeatureGates: {MemoryQoS: true}\nmaxPods: 110\n",
@@ -68,7 +69,7 @@ func TestGather(t *testing.T) {
 		PageSize: uint64(os.Getpagesize()),
 		Pools:    []sysfs.Pool{{PageSize: 2 << 20, Count: 4, Free: 1}},
 		Kubelet:  &Kubelet{File: places.KubeletConfig, MemoryManagerPolicy: "Static", MemoryThrottlingFactor: &factor, FeatureGates: map[string]bool{"MemoryQoS": true}},
-		Kernel:   &Kernel{Release: "6.12.41", Pressure: true, RecursiveProtection: true, LocalEvents: true},
+		Kernel:   &Kernel{Release: "6.12.41", Pressure: true, RecursiveProtection: true, LocalEvents: true, NUMABalancing: true},
 		SetAside: []string{filepath.Join(root, "state/memory_manager_state.corrupt-2026")},
 		Skipped:  []string{"container default/web/gone: no cgroup kubepods/pod9/gone; it may just have ended"},
 	}

@@ -91,7 +91,7 @@ func overwrites(n Node, r *Report) {
 		}
 		if o.Count > 0 {
 			r.find(severity, "overwritten", o.Level+" "+o.File, what,
-				"turn that off: most often "+likely+"; the daemon's log says who is likely; the count starts again with the daemon")
+				"turn that off: most often "+likely+", or systemd's daemon-reload (moby#51446, systemd#40438), after which nothing has to be done; the daemon's log says who is likely; the count starts again with the daemon")
 		}
 	}
 }
@@ -152,6 +152,10 @@ func kernel(n Node, r *Report) {
 		r.find(Warning, "kernel-local-events", object,
 			"cgroup2 is mounted with memory_localevents: a pod's memory.events counts nothing of its containers, so that OOM kills get no verdict and the stall guard sees less",
 			"mount cgroup2 without memory_localevents")
+	}
+	if n.Kernel.NUMABalancing && n.Document.Policy.MemoryManager != "None" {
+		r.find(Note, "kernel-numa-balancing", object, "kernel.numa_balancing is on: it unmaps pages to see who uses them, also of containers that are bound to their NUMA nodes and gain nothing",
+			"set kernel.numa_balancing to 0 where most memory is of pinned containers, as the kernel's documentation says of bound workloads")
 	}
 	if !n.Kernel.Reclaim && n.Document.Policy.StallGuard {
 		r.find(Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: the stall guard raises memory.high without asking for page cache first",

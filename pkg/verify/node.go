@@ -72,4 +72,6 @@ type Kernel struct {
 	RecursiveProtection bool
 	// LocalEvents is set where it is mounted with memory_localevents: memory.events then counts nothing of the cgroups below.
 	LocalEvents bool
+	// NUMABalancing is set unless the sysctl kernel.numa_balancing is 0, or not there (Documentation/admin-guide/sysctl/kernel.rst).
+	NUMABalancing bool
 }

@@ -229,12 +229,14 @@ func TestFindings(t *testing.T) {
 		"kubelet-static-alone": func(n *Node) {
 			n.Kubelet.MemoryManagerPolicy, n.Document.Policy.MemoryManager = "Static", "None"
 		},
-		"kubelet-static":       func(n *Node) { n.Kubelet.MemoryManagerPolicy = "Static" },
-		"kubelet-memory-qos":   func(n *Node) { n.Kubelet.FeatureGates["MemoryQoS"] = true },
-		"kubelet-gate-unnamed": func(n *Node) { n.Kubelet.FeatureGates = nil },
-		"kubelet-factor":       func(n *Node) { n.Kubelet.FeatureGates = nil; n.Kubelet.MemoryThrottlingFactor = new(float64) },
-		"kernel-old":           func(n *Node) { n.Kernel = &Kernel{Release: "5.15.0-160-generic"} },
-		"kernel-local-events":  func(n *Node) { n.Kernel.LocalEvents = true },
+		"kubelet-static":                          func(n *Node) { n.Kubelet.MemoryManagerPolicy = "Static" },
+		"kubelet-memory-qos":                      func(n *Node) { n.Kubelet.FeatureGates["MemoryQoS"] = true },
+		"kubelet-gate-unnamed":                    func(n *Node) { n.Kubelet.FeatureGates = nil },
+		"kubelet-factor":                          func(n *Node) { n.Kubelet.FeatureGates = nil; n.Kubelet.MemoryThrottlingFactor = new(float64) },
+		"kernel-old":                              func(n *Node) { n.Kernel = &Kernel{Release: "5.15.0-160-generic"} },
+		"kernel-numa-balancing":                   func(n *Node) { n.Kernel.NUMABalancing = true },
+		"kernel-numa-balancing-without-placement": func(n *Node) { n.Kernel.NUMABalancing, n.Document.Policy.MemoryManager = true, "None" },
+		"kernel-local-events":                     func(n *Node) { n.Kernel.LocalEvents = true },
 		"kernel-full-broken": func(n *Node) {
 			n.Kernel.Release, database(n).FullBroken, web(n).FullBroken = "6.12.9", true, true
 		},
