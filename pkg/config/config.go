@@ -17,7 +17,7 @@ type Config struct {
 	// Profile sets the keys of a purpose; what the file sets besides wins.
 	Profile Profile `yaml:"profile"`
 
-	// KubeletConfig is the path of a KubeletConfiguration from which the keys with the kubelet's names are taken over.
+	// KubeletConfig is the path of a KubeletConfiguration that sets the keys with the kubelet's names.
 	// What this file sets wins.
 	KubeletConfig string `yaml:"kubeletConfig"`
 
@@ -36,16 +36,16 @@ type Config struct {
 	// OnUnsatisfiable is what happens to a container that cannot be placed; empty is Reject for restricted and
 	// single-numa-node, Unpinned for none and best-effort.
 	OnUnsatisfiable OnUnsatisfiable `yaml:"onUnsatisfiable"`
-	// OnConflict is what decides where what is known of a container's NUMA nodes does not agree: the kubelet's rules alone, its
-	// exclusive CPUs, or its devices.
+	// OnConflict says what counts if a container's exclusive CPUs, its devices, the policy and groups disagree: the kubelet's rules
+	// alone, the CPUs, or the devices.
 	OnConflict OnConflict `yaml:"onConflict"`
-	// ResourceSlices has the NUMA nodes of devices that neither the kubelet nor sysfs knows read from this node's ResourceSlices.
+	// ResourceSlices reads NUMA nodes of devices that neither the kubelet nor sysfs knows from this node's ResourceSlices.
 	ResourceSlices bool `yaml:"resourceSlices"`
 	// VerifyHugepages rejects a container whose huge pages the kernel does not have free on its nodes (KEP-5759), like any other that
 	// cannot be placed.
 	VerifyHugepages bool `yaml:"verifyHugepages"`
-	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, where the runtime
-	// applies one.
+	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, if the runtime applies
+	// memory policies.
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
 	// MaxMigrationBytes bounds the memory of one running container that a write of its cpuset.mems moves to other nodes; 0 moves nothing.
 	MaxMigrationBytes quantity.Bytes `yaml:"maxMigrationBytes"`
@@ -55,8 +55,8 @@ type Config struct {
 	// ReservedMemory is kept from containers per NUMA node: the kubelet's list, or the text of its --reserved-memory flag.
 	// Empty spreads the sum of KubeReserved, SystemReserved and EvictionHard over the nodes.
 	ReservedMemory ReservedMemory `yaml:"reservedMemory"`
-	// KubeReserved, SystemReserved and EvictionHard are the kubelet's; of the resources memory and hugepages-<size> count,
-	// of the signals memory.available (a quantity or a percentage of the node's memory).
+	// KubeReserved, SystemReserved and EvictionHard are the kubelet's. Only the resources memory and hugepages-<size> and the
+	// signal memory.available (a quantity or a percentage of the node's memory) count.
 	KubeReserved   map[string]string `yaml:"kubeReserved"`
 	SystemReserved map[string]string `yaml:"systemReserved"`
 	EvictionHard   map[string]string `yaml:"evictionHard"`
@@ -69,14 +69,14 @@ type Config struct {
 	// Burstable container's memory.min as well, which it has under HardReservation or by annotation.
 	GuaranteedHeadroom float64 `yaml:"guaranteedHeadroom"`
 
-	// CacheRoom is the share of its limit by which a container's memory.high lies below memory.max where MemoryThrottlingFactor gives
-	// none or a larger one, in [0, 0.5]; 0 does so for no container.
+	// CacheRoom is the share of the limit by which a container's memory.high is below memory.max at least, in [0, 0.5]. With 0 only
+	// MemoryThrottlingFactor counts.
 	CacheRoom float64 `yaml:"cacheRoom"`
 
 	// ReclaimBeforeEviction frees page cache of containers above their requests before the kubelet would evict pods for it.
 	ReclaimBeforeEviction bool `yaml:"reclaimBeforeEviction"`
 
-	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.
+	// RequestSources are the sources of memory requests, in order of precedence; if it is empty, the plugin tries all.
 	RequestSources []memoryqos.Source `yaml:"requestSources"`
 
 	// AnnotationRules say what pods may choose by annotation; the first rule that matches a pod's namespace counts, and a pod
@@ -87,11 +87,11 @@ type Config struct {
 
 	// StateTolerance is how far a node's memory may have moved since the state file was written.
 	StateTolerance Tolerance `yaml:"stateTolerance"`
-	// StallGuard raises memory.high where it stops a container.
+	// StallGuard raises a memory.high that stops a container.
 	StallGuard bool `yaml:"stallGuard"`
-	// FailurePolicy is what becomes of a container's creation or update that is not answered in time.
+	// FailurePolicy says what happens to a container's creation or update that is not answered in time.
 	FailurePolicy FailurePolicy `yaml:"failurePolicy"`
-	// OnTermination says what becomes of the written files when the plugin ends on SIGTERM.
+	// OnTermination says what happens to the written files when the plugin ends on SIGTERM.
 	OnTermination OnTermination `yaml:"onTermination"`
 
 	// Events writes Kubernetes Events on the pods.

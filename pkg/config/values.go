@@ -46,7 +46,7 @@ const (
 	FollowDevices = OnConflict(topologymanager.AlignToDevices)
 )
 
-// FailurePolicy is what becomes of a container's creation or update that is not answered in time, in the words of admission webhooks.
+// FailurePolicy says what happens to a container's creation or update that is not answered in time, in the words of admission webhooks.
 type FailurePolicy string
 
 // The failure policies.

@@ -26,7 +26,7 @@ var (
 // readingTime bounds what one scrape spends on the kernel's files. A container takes about 40 µs.
 const readingTime = 35 * time.Millisecond
 
-// containers collects the kernel's counters of the containers with a memory.high of ours: only they can be throttled.
+// containers collects the kernel's counters of containers whose memory.high the plugin has set: only they can be throttled.
 type containers struct {
 	view     func() *ledger.View
 	counters *cgroupfs.Sampler[cgroupfs.Counters]

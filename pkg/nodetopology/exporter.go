@@ -116,7 +116,7 @@ func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	return nil
 }
 
-// write makes the object what it should be, and reads it before where it is not known or was not read for long.
+// write updates the object. It reads it first if it is not known or was last read long ago.
 func (e *Exporter) write(ctx context.Context, zones []Zone, attributes []Attribute) error {
 	if e.stale(time.Now()) {
 		if err := e.get(ctx); err != nil {

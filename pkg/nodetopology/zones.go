@@ -47,7 +47,7 @@ func zones(view *ledger.View, hardware machine.Machine) []Zone {
 // deficitStep is what a deficit is rounded up to, so that the object does not change with every page.
 const deficitStep = 256 << 20
 
-// deficitAttributes say by how much a zone is overcommitted; none while it has what its pinned containers may use.
+// deficitAttributes say by how much a zone is overcommitted. There are none if its memory suffices for its pinned containers.
 func deficitAttributes(node *deficit.Node) []Attribute {
 	if node == nil || node.Deficit() == 0 {
 		return nil
