@@ -72,8 +72,8 @@ release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, ku
 	@mkdir -p bin
 	$(RELEASE)
 
-run: daemon ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine
-	$(DEMO) --config testdata/config/demo.yaml --expect-rejected too-large/app testdata/pods/*.yaml
+run: daemon ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine, and serve its page (ONCE=1: end)
+	$(DEMO) $(if $(ONCE),--once) --config testdata/config/demo.yaml --expect-rejected too-large/app testdata/pods/*.yaml
 
 pictures: VERSION := $(shell sed -n 's/^appVersion: //p' deploy/helm/nri-memory-manager/Chart.yaml)# that the chart names, too
 pictures: daemon ## Take the pictures in docs/page of the page of a real daemon with 3, 60 and 200 pods, in Chromium

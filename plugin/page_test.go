@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image/color"
 	"image/png"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,7 +58,7 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 	if got := len(hour.Times); got < 2 || hour.Nodes[0].Allocated[0] != 0 || hour.Nodes[0].Allocated[got-1] != 31*gi/2 {
 		t.Errorf("the history is %+v, want that node 0 had nothing allocated at first and has 15.5Gi now", hour)
 	}
-	wantAll(t, onPage(), `aria-label="Node 0 allocated, last hour: 0 to 15.5Gi, now 15.5Gi"`)
+	wantAll(t, onPage(), `aria-label="NUMA 0 allocated, last hour: 0 to 15.5Gi, now 15.5Gi"`)
 
 	must(t, h.endPod(beside))
 	eventually(t, "the memory of the pod that ended is released", func() bool {
@@ -84,12 +88,12 @@ func TestPageShowsClaimsInChromium(t *testing.T) {
 	must(t, h.createWith(a, devices, true))
 	must(t, h.startContainer(a))
 	h.uses(a, gi)
-	wantAll(t, onPage(), "Node 0: 2Gi of 7.975Gi of memory claimed; Node 1: 4Gi of 7.975Gi of memory claimed",
-		`<td>default/one</td><td data-label="Pods"><button type="button" data-focus="claim default/one uid-a" data-pod="uid-a">default/a</button></td><td data-label="Nodes">1</td>`+
+	wantAll(t, onPage(), "NUMA 0: 2Gi of 7.975Gi of memory claimed; NUMA 1: 4Gi of 7.975Gi of memory claimed",
+		`<td>default/one</td><td data-label="Pods"><button type="button" data-focus="claim default/one uid-a" data-pod="uid-a">default/a</button></td><td data-label="NUMA">1</td>`+
 			`<td data-label="Memory">2Gi of memory</td><td data-label="State">used by a/app</td>`,
-		`<td>default/two</td><td data-label="Pods"><span>uid-b</span></td><td data-label="Nodes">0, 1</td>`+
+		`<td>default/two</td><td data-label="Pods"><span>uid-b</span></td><td data-label="NUMA">0, 1</td>`+
 			`<td data-label="Memory">4Gi of memory (2Gi on node 0, 2Gi on node 1)</td><td data-label="State">prepared</td>`,
-		`Node 0: memory 0 of 7.977Gi allocated, 7.977Gi free, 2Gi of 7.975Gi claimed`, `title="5.975Gi free for resource claims"`, `title="3.975Gi free for resource claims"`)
+		`NUMA 0: memory 0 of 7.977Gi allocated, 7.977Gi free, 2Gi of 7.975Gi claimed`, `title="5.975Gi free for resource claims"`, `title="3.975Gi free for resource claims"`)
 	wantEqual(t, "what a claim has in the nodes' bars", strings.Join(regexp.MustCompile(`claim default/[^"]* here`).FindAllString(onPage(), -1), "; "),
 		"claim default/two: 2Gi claimed here, 0 really here; claim default/one: 2Gi claimed here, 1Gi really here; claim default/two: 2Gi claimed here, 0 really here")
 }
@@ -134,6 +138,38 @@ func TestPictureOfThePageInChromium(t *testing.T) {
 	}
 	if r, g, b, _ := picture.At(0, 0).RGBA(); r+g+b > 0x8000 || len(colours) < 50 { // a page that failed to load is white
 		t.Errorf("the corner's colour is %x %x %x, and there are %d colours: want a dark page with the bars of containers", r, g, b, len(colours))
+	}
+}
+
+// `make run` ends with the address of the page, which is served until Ctrl-C, also where nothing is allocated.
+func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
+	t.Parallel()
+	demo := filepath.Join(t.TempDir(), "demo")
+	must(t, build(demo, "./demo"))
+	for name, config := range map[string]string{"placed": "profile: Full\n", "nothing allocated": "profile: QoS\n"} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), demo, "--plugin", binary, "--machine", "../testdata/machines/demo.yaml", "--config", file(t, "config.yaml", config), "../testdata/pods/6-api.yaml")
+			var errOut strings.Builder
+			cmd.Stderr = &errOut
+			out, err := cmd.StdoutPipe()
+			must(t, err)
+			must(t, cmd.Start())
+			lines, page := bufio.NewScanner(out), ""
+			for page == "" && lines.Scan() {
+				_, page, _ = strings.Cut(lines.Text(), "The page, until Ctrl-C: ")
+			}
+			response, err := http.Get(page)
+			if err != nil {
+				t.Fatalf("%v: %s", err, &errOut)
+			}
+			text, err := io.ReadAll(response.Body)
+			must(t, errors.Join(err, response.Body.Close()))
+			wantAll(t, string(text), "<title>NUMA memory map</title>")
+			must(t, cmd.Process.Signal(os.Interrupt))
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("after Ctrl-C: %v: %s", err, &errOut)
+			}
+		})
 	}
 }
 

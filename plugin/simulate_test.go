@@ -220,7 +220,7 @@ func TestSimulateAgreesWithNRI(t *testing.T) {
 			if code != exitOK {
 				t.Fatalf("simulate: exit %d: %s", code, errOut)
 			}
-			demonstrated, err := exec.Command(demo, append([]string{"--plugin", binary}, args...)...).Output()
+			demonstrated, err := exec.Command(demo, append([]string{"--plugin", binary, "--once"}, args...)...).Output()
 			if err != nil {
 				t.Fatalf("demo: %v", err)
 			}

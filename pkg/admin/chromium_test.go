@@ -59,13 +59,14 @@ func serve(t *testing.T, fixture string) (url string, asked func() []string) {
 }
 
 func TestPageInChromium(t *testing.T) {
+	t.Setenv("TZ", "UTC")
 	url, asked := serve(t, "busy.json")
 	dom := browser.Run(t, url, "--dump-dom")
 	for name, part := range map[string]string{
-		"a node's memory":         "<strong>Node 0</strong>",
+		"a node's memory":         "<strong>NUMA 0</strong>",
 		"its huge pages":          `title="default/database/postgres: 1Gi allocated here of hugepages-2Mi"`,
 		"the legend":              "allocated for a container, each its colour",
-		"a bar in words":          `aria-label="Node 0: memory 40Gi of 61Gi allocated, 21Gi free; hugepages-2Mi 1Gi of 2Gi allocated, 1Gi free"`,
+		"a bar in words":          `aria-label="NUMA 0: memory 40Gi of 61Gi allocated, 21Gi free; hugepages-2Mi 1Gi of 2Gi allocated, 1Gi free"`,
 		"how old it is":           "as of ",
 		"a group":                 "in a group of nodes 1, 2",
 		"what is free":            "21Gi free",
@@ -77,10 +78,14 @@ func TestPageInChromium(t *testing.T) {
 		"a stopped container":     `<span class="bad">stopped</span>`,
 		"an ancestor":             "kubepods.slice/kubepods-burstable.slice",
 		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
-		"a rejection":             "worker rejected, 14×: policy restricted, scope container: only nodes 0-2 together have room",
+		"a rejection":             "worker, 14×: policy restricted, scope container: only nodes 0-2 together have room",
 		"a pod's rejections":      "<td>15×</td>",
-		"its other container":     "proxy rejected: policy restricted",
-		"a pod that runs":         "app runs unpinned, 3×: no NUMA node has hugepages-1Gi",
+		"its other container":     "proxy: policy restricted",
+		"a pod that runs":         ">Unpinned (1 pod)</summary>",
+		"why it is":               `<td>2026-05-04T11:40:00Z</td><td>3×</td><td class="text">app, 3×: no NUMA node has hugepages-1Gi</td>`,
+		"those that do not run":   ">Rejected (1 pod)</summary>",
+		"the time":                "as of 2026-05-04T12:00:00Z",
+		"the axis of an hour":     `<div class="dim axis" aria-hidden="true"><span>1 h ago</span><span>0 to 61Gi</span><span>now</span></div>`,
 		"that it is unpinned":     `<span class="bad" title="no NUMA node has hugepages-1Gi"> unpinned</span>`,
 		"that it is not moved":    `<b>1</b> container whose memory is not moved`,
 		"why it is not ready":     "checkpoint: write /var/lib/nri-memory-manager/memory_manager_state: no space left on device",
@@ -91,7 +96,7 @@ func TestPageInChromium(t *testing.T) {
 		"a lost protection":       "kubepods.slice protects less than is promised below it",
 		"the count":               "8 containers",
 		"the order":               `aria-sort="ascending"`,
-		"the last hour":           `aria-label="Node 0 allocated, last hour: 0 to 61Gi, now 40Gi"><path d="M118 30.00L119 2.00L120 11.64"></path><path class="mark" d="M119 0V30"><title>OOM kills: 2</title></path>`,
+		"the last hour":           `aria-label="NUMA 0 allocated, last hour: 0 to 61Gi, now 40Gi"><path d="M118 30.00L119 2.00L120 11.64"></path><path class="mark" d="M119 0V30"><title>OOM kills: 2</title></path>`,
 		"its OOM kills":           `aria-label="OOM kills, last hour: 2 in all"`,
 		"its rejections":          `aria-label="Rejections, last hour: 3 in all"`,
 		"its throttling":          `aria-label="Throttled containers, last hour: 0 to 3, now 1"`,

@@ -39,6 +39,7 @@ type options struct {
 	podInfo, driver, output   string
 	expectRejected, manifests []string
 	pictures                  []picture
+	once                      bool
 }
 
 func parse(args []string, errOut io.Writer) (o options, err error) {
@@ -50,6 +51,7 @@ func parse(args []string, errOut io.Writer) (o options, err error) {
 	flags.StringVar(&o.podInfo, "pod-info", "kubelet", "whether the node has the kubelet's pod API: kubelet or none")
 	flags.StringVar(&o.driver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.output, "o", "table", "table or json")
+	flags.BoolVar(&o.once, "once", false, "end when all pods run, for scripts; without it the page is served until Ctrl-C")
 	flags.Func("expect-rejected", "POD/CONTAINER that must be rejected, and is then no failure; repeatable", func(name string) error {
 		o.expectRejected = append(o.expectRejected, name)
 		return nil
@@ -106,18 +108,35 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if len(o.pictures) > 0 {
 		admission = nil // the page shows what the daemon rejects of pods that stay
 	}
-	result, err := o.demonstrate(ctx, simulator.Options{
+	return o.demonstrate(ctx, simulator.Options{
 		Machine: described.Machine, Admission: admission, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd",
-	})
-	if err != nil {
-		return err
-	}
+	}, out)
+}
+
+// show writes the result, and then takes the pictures or serves the page.
+func (o options) show(ctx context.Context, node *simulator.Node, plugin *plugin, result *simulator.Result, out io.Writer) error {
 	if err := o.write(out, result); err != nil {
 		return err
 	}
 	if rejected, admitted := result.Unexpected(o.expectRejected); len(rejected)+len(admitted) > 0 {
 		return fmt.Errorf("rejected: %q, and not rejected as expected: %q", rejected, admitted)
 	}
+	switch {
+	case len(o.pictures) > 0:
+		return o.photograph(ctx, node, plugin)
+	case o.once:
+		return nil
+	}
+	if err := plugin.work(ctx, node.Cgroups); err != nil {
+		return err
+	}
+	page, err := plugin.servePage()
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	fmt.Fprintf(out, "\nThe page, until Ctrl-C: http://%s/\n", page.Addr)
+	<-ctx.Done()
 	return nil
 }
 
@@ -125,50 +144,51 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 const connectTimeout = time.Minute
 
 // demonstrate runs the pods on a node with NRI's runtime side and the plugin's process.
-func (o options) demonstrate(ctx context.Context, of simulator.Options) (result *simulator.Result, err error) {
+func (o options) demonstrate(ctx context.Context, of simulator.Options, out io.Writer) (err error) {
 	node, err := simulator.NewNode(of)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer node.Close()
 	sockets, err := os.MkdirTemp("", "nri")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.RemoveAll(sockets)
 	pods := filepath.Join(sockets, "kubelet.sock")
 	if o.podInfo == "kubelet" {
 		stop, err := servePods(pods, of.Pods)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer stop()
 	}
 	socket := filepath.Join(sockets, "nri.sock")
 	runtime := cri.New(cri.Options{Socket: socket, Cgroups: node.Cgroups})
 	if err := runtime.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	defer runtime.Stop()
 	ctx, plugin, err := start(ctx, o, node, socket, pods)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, plugin.stop()) }()
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := runtime.WaitSynchronized(connecting, 1); err != nil {
-		return nil, fmt.Errorf("the plugin did not connect: %w", err)
+		return fmt.Errorf("the plugin did not connect: %w", err)
 	}
 	if o.podInfo == "kubelet" {
 		if err := plugin.awaitSources(connecting); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if result, err = node.Run(ctx, runtime, plugin); err != nil {
-		return nil, err
+	result, err := node.Run(ctx, runtime, plugin)
+	if err != nil {
+		return err
 	}
-	return result, o.photograph(ctx, node, plugin)
+	return o.show(ctx, node, plugin, result, out)
 }
 
 func (o options) write(to io.Writer, result *simulator.Result) error {

@@ -61,9 +61,6 @@ func parsePicture(text string) (p picture, err error) {
 
 // photograph takes the pictures of the page as the daemon serves it.
 func (o options) photograph(ctx context.Context, node *simulator.Node, plugin *plugin) error {
-	if len(o.pictures) == 0 {
-		return nil
-	}
 	if err := plugin.work(ctx, node.Cgroups); err != nil {
 		return err
 	}
