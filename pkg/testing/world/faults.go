@@ -3,7 +3,6 @@ package world
 import (
 	"hash/fnv"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -65,29 +64,28 @@ func (t *trouble) begin(f Fault) {
 	t.rand = rand.New(rand.NewPCG(f.Draw, 3))
 }
 
-// during returns what went wrong in a span of time.
-func (t *trouble) during(from, to time.Time) (kinds []string) {
+// lasted has the last fault of a kind end now.
+func (t *trouble) lasted(kind string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := len(t.spans) - 1; i >= 0; i-- {
+		if t.spans[i].kind == kind {
+			t.spans[i].to = time.Now()
+			return
+		}
+	}
+}
+
+// calm is when the last fault up to then that delays a promise had passed, with what it leaves to be made good.
+func (t *trouble) calm(p Promise, until time.Time) (since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.spans {
-		if s.from.Before(to) && s.to.After(from) {
-			kinds = append(kinds, s.kind)
+		if after, delays := promises[p].delays[s.kind]; delays && !s.from.After(until) && s.to.Add(after).After(since) {
+			since = s.to.Add(after)
 		}
 	}
-	return kinds
-}
-
-// disturbs reports whether anything went wrong in a span of time, but for kinds that must disturb nobody: what is kept from the disk is written
-// once that answers, if nothing else goes wrong before.
-func (t *trouble) disturbs(from, to time.Time, but ...string) bool {
-	t.mu.Lock()
-	for _, s := range t.spans {
-		if s.kind == DiskHangs && s.from.Before(to) && s.to.After(from) && s.to.Add(time.Minute).After(to) {
-			to = s.to.Add(time.Minute)
-		}
-	}
-	t.mu.Unlock()
-	return slices.ContainsFunc(t.during(from, to), func(kind string) bool { return !slices.Contains(but, kind) })
+	return since
 }
 
 // hangs reports whether a cgroup is one of those whose writes hang.

@@ -380,6 +380,12 @@ func (k *Kernel) Calm() {
 	}
 }
 
+func (k *Kernel) isCalm() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.calm
+}
+
 // calmed is a program with so much heap at most.
 func (p Program) calmed(heap uint64) Program {
 	return Program{Heap: min(p.Heap, heap), Rate: p.Rate, Exit: p.Exit}

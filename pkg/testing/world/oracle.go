@@ -75,15 +75,12 @@ func (r *Report) First() Promise {
 func (n *simulation) always() {
 	n.promisedOnce()
 	n.standing()
-	n.collectVerdicts()
 	n.neverThrottlesItself()
 }
 
 // quiet is what holds once nothing has gone wrong for a while.
 func (n *simulation) quiet() {
-	n.valuesAsAsked()
 	n.pinned()
-	n.onlyTheLiving()
 	n.verdicts()
 	n.dates()
 	n.remembered()

@@ -14,8 +14,7 @@ func (p LivePod) isDaemon() bool { return p.Name == ownPod }
 // neverThrottlesItself looks at the daemon's own container: at its memory.high the daemon cannot raise it. A daemon knows its container from
 // when it has connected to the runtime with it, which is a while after its start.
 func (n *simulation) neverThrottlesItself() {
-	s := n.settings()
-	if len(n.trouble.during(time.Now().Add(-time.Minute), time.Now())) > 0 || !s.writes() {
+	if now := time.Now(); n.trouble.calm(neverThrottles, now).After(now) || !n.settings().writes() {
 		return
 	}
 	for _, p := range n.kubelet.Pods() {

@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 const (
 	nothingLeft Promise = "nothing of ended pods is left"
+	freed       Promise = "an ended pod's allocation is free at once"
 	endsHold    Promise = "the runtime's ends never fail"
 	initsFree   Promise = "an ended init container keeps nothing once all containers of its pod run"
 	endsSoon    Promise = "the daemon ends within the half minute that it is given"
@@ -20,20 +20,32 @@ const (
 
 // stateFile is what the oracles read of memory_manager_state.
 type stateFile struct {
-	Entries      map[string]map[string]json.RawMessage `json:"entries"`
+	Entries      map[string]map[string][]block `json:"entries"`
 	MachineState map[string]struct {
 		MemoryMap map[string]struct{ Allocatable, Reserved uint64 } `json:"memoryMap"`
 	} `json:"machineState"`
 }
 
-func (n *simulation) stateFile() (f stateFile) {
+// block is memory of one type on some NUMA nodes.
+type block struct {
+	NUMAAffinity []int
+	Type         string
+	Size         uint64
+}
+
+func (n *simulation) stateFile() stateFile {
 	data, err := os.ReadFile(filepath.Join(n.current().state, "memory_manager_state"))
+	if err == nil && bytes.Equal(data, n.allocated.text) {
+		return n.allocated.file
+	}
+	var f stateFile
 	if err == nil {
 		err = json.Unmarshal(data, &f)
 	}
 	if err != nil && !os.IsNotExist(err) {
 		n.broken(nothingLeft, "the state file cannot be read: %v", err)
 	}
+	n.allocated.text, n.allocated.file = data, f
 	return f
 }
 
@@ -62,8 +74,8 @@ func (n *simulation) journal() map[string]bool {
 	return cgroups
 }
 
-// onlyTheLiving looks for pods in the state file that have ended.
-func (n *simulation) onlyTheLiving() {
+// onlyTheLiving looks for pods in the state file that have ended, and for init containers of those that run.
+func (n *simulation) onlyTheLiving(see seer) {
 	if !n.settings().places() {
 		return
 	}
@@ -71,26 +83,26 @@ func (n *simulation) onlyTheLiving() {
 	for _, p := range n.kubelet.Pods() {
 		living[p.UID] = true
 		for _, c := range p.Pod.Containers {
-			if c.Kind == memoryqos.Init && p.settled() && entries[p.UID][c.Name] != nil {
-				n.broken(initsFree, "%s/%s has %s", p.Name, c.Name, entries[p.UID][c.Name])
+			if c.Kind == memoryqos.Init && entries[p.UID][c.Name] != nil && p.settled() {
+				see(initsFree, p.Name+"/"+c.Name, "has %+v", entries[p.UID][c.Name])
 			}
 		}
 	}
 	for uid := range entries {
 		if !living[uid] {
-			n.broken(nothingLeft, "pod %s has ended and has an allocation", uid)
+			see(freed, uid, "has ended and has an allocation")
 		}
 	}
 }
 
-// settled reports whether all containers of a pod but its init containers run, and have for a minute.
+// settled reports whether all containers of a pod but its init containers run.
 func (p LivePod) settled() bool {
-	since := map[string]time.Time{}
+	runs := map[string]bool{}
 	for _, c := range p.Containers {
-		since[c.Spec.Name] = c.Since
+		runs[c.Spec.Name] = true
 	}
 	for _, c := range p.Pod.Containers {
-		if began, runs := since[c.Name]; runs == (c.Kind == memoryqos.Init) || runs && time.Since(began) < time.Minute {
+		if runs[c.Name] == (c.Kind == memoryqos.Init) {
 			return false
 		}
 	}

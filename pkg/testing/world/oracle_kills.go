@@ -11,6 +11,7 @@ import (
 
 const (
 	verdictEach Promise = "every OOM kill has a verdict"
+	soonSaid    Promise = "a verdict is in the file a few seconds after the kill"
 	standing    Promise = "no container stands still at its memory.high"
 )
 
@@ -29,7 +30,9 @@ type verdict struct {
 // collectVerdicts keeps what the file has: it is bounded, and a long run has more.
 func (n *simulation) collectVerdicts() {
 	for _, v := range n.verdictFile() {
-		n.said[v] = true
+		if n.said[v].IsZero() {
+			n.said[v] = time.Now()
+		}
 	}
 }
 
@@ -52,7 +55,8 @@ func (n *simulation) verdicts() {
 	used := map[verdict]bool{}
 	for _, kill := range n.kernel.Kills() {
 		// Right after a start, while it cannot read or is not there, the daemon says what it can, some of it afterwards.
-		if n.trouble.disturbs(kill.At.Add(-time.Minute), kill.At.Add(time.Minute), DiskHangs) || kill.At.Sub(n.began) < time.Minute {
+		until := latest(kill.At.Add(time.Minute), n.trouble.calm(kept, kill.At.Add(time.Minute)))
+		if n.trouble.calm(verdictEach, until).After(kill.At) || kill.At.Sub(n.began) < time.Minute {
 			continue
 		}
 		n.report.Verdicts++
@@ -63,7 +67,11 @@ func (n *simulation) verdicts() {
 				best = v
 			}
 		}
-		switch at := kill.At.Sub(n.began).Round(time.Millisecond); {
+		at := kill.At.Sub(n.began).Round(time.Millisecond)
+		if said := n.said[best]; !best.Time.IsZero() && said.Sub(latest(kill.At, n.trouble.calm(soonSaid, said))) > promises[soonSaid].within {
+			n.broken(soonSaid, "%s/%s, killed at %s: its verdict is of %s, and in the file at %s", kill.Victim.Pod, kill.Victim.Container, at, best.Time.Sub(n.began), said.Sub(n.began))
+		}
+		switch {
 		case best.Time.IsZero():
 			n.broken(verdictEach, "none for %s, killed at %s at the level %s", kill.Victim.ID, at, kill.Level)
 		case strings.Contains(best.Level, "node") && strings.Contains(string(kill.Level), "node"):
@@ -90,11 +98,10 @@ func (n *simulation) standing() {
 	}
 	const bound = 3 * time.Minute
 	now := time.Now()
-	begin := now.Add(-bound - time.Minute)
-	if n.trouble.disturbs(begin, now, DiskHangs, HangingWrites) {
+	if n.trouble.calm(standing, now).Add(bound).After(now) {
 		return
 	}
-	hanging := n.trouble.disturbs(begin, now, DiskHangs)
+	hanging := n.trouble.calm(standingBesideHangs, now).Add(bound).After(now)
 	stalls := n.kernel.Stalls()
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {

@@ -1,7 +1,6 @@
 package world
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 const (
 	promisedOnce Promise = "no byte of a NUMA node is promised twice"
 	pinned       Promise = "a Guaranteed container that must be placed is pinned"
+	allocated    Promise = "a container may use the NUMA nodes of its allocation alone"
 	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
 )
 
@@ -72,17 +72,38 @@ func (n *simulation) promisedOnce() {
 
 // others are the NUMA nodes on which the other containers of a pod have allocations.
 func (f stateFile) others(uid, container string) (bits int) {
-	for name, blocks := range f.Entries[uid] {
-		var parsed []struct{ NUMAAffinity []int }
-		if name != container && json.Unmarshal(blocks, &parsed) == nil {
-			for _, block := range parsed {
-				for _, node := range block.NUMAAffinity {
-					bits |= 1 << node
-				}
-			}
+	for name := range f.Entries[uid] {
+		if name != container {
+			bits |= f.nodes(uid, name)
 		}
 	}
 	return bits
+}
+
+// nodes are the NUMA nodes on which a container has allocations.
+func (f stateFile) nodes(uid, container string) (bits int) {
+	for _, block := range f.Entries[uid][container] {
+		for _, node := range block.NUMAAffinity {
+			bits |= 1 << node
+		}
+	}
+	return bits
+}
+
+// whereAllocated looks whether containers may use the NUMA nodes of their allocations, and no others.
+func (n *simulation) whereAllocated(see seer) {
+	if !n.settings().places() {
+		return
+	}
+	file := n.stateFile()
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Containers {
+			want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
+			if n.runs(c) && !c.Since.Before(n.placed) && want != 0 && bits(mems) != want {
+				see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
+			}
+		}
+	}
 }
 
 // bits are the NUMA nodes of a cpuset.mems.

@@ -1,9 +1,6 @@
 package world
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 const (
 	dated      Promise = "a verdict says when the kernel killed"
@@ -18,7 +15,7 @@ func (n *simulation) dates() {
 		if !v.After.IsZero() {
 			from = v.After.Add(-late)
 		}
-		if v.After.IsZero() && slices.ContainsFunc(n.trouble.during(from, v.Time), delaysVerdicts) {
+		if v.After.IsZero() && n.trouble.calm(dated, v.Time).After(from) {
 			continue
 		}
 		found := false
@@ -31,11 +28,6 @@ func (n *simulation) dates() {
 	}
 }
 
-// delaysVerdicts reports whether a fault of this kind keeps the daemon from noticing a kill at once.
-func delaysVerdicts(kind string) bool {
-	return slices.Contains([]string{DaemonFrozen, SlowReads, SlowWrites, HangingWrites, WatchesRefused, QueueOverflow}, kind)
-}
-
 // remembered looks in the file of verdicts for the last kill of each pod, however often others were killed since.
 func (n *simulation) remembered() {
 	last := map[string]Kill{}
@@ -44,7 +36,7 @@ func (n *simulation) remembered() {
 	}
 	file := n.verdictFile()
 	for uid, kill := range last {
-		if uid == "" || len(n.trouble.during(kill.At.Add(-time.Minute), kill.At.Add(time.Minute))) > 0 || kill.At.Sub(n.began) < time.Minute {
+		if uid == "" || n.trouble.calm(remembered, kill.At.Add(time.Minute)).After(kill.At) || kill.At.Sub(n.began) < time.Minute {
 			continue
 		}
 		found := false

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ const (
 	asAsked   Promise = "the files are what Memory QoS asks for"
 	protected Promise = "every level protects what is below it"
 	untouched Promise = "where the profile writes no memory values, there are none"
+	givenBack Promise = "no level protects more than what is below it"
 )
 
 // settings are what the daemon's configuration file says, read by other code than the daemon's.
@@ -29,15 +31,15 @@ type settings struct {
 }
 
 func (n *simulation) settings() settings {
-	factor := 0.9
-	s := settings{Profile: "Full", Policy: "best-effort", Factor: &factor, Reservation: "TieredReservation", Headroom: 0.02, StallGuard: true}
 	n.mu.Lock()
-	text := n.config
-	n.mu.Unlock()
-	if err := yaml.Unmarshal([]byte(text), &s); err != nil {
-		panic(err)
+	defer n.mu.Unlock()
+	if n.read.settings == nil || n.read.text != n.config {
+		factor := 0.9
+		s := settings{Profile: "Full", Policy: "best-effort", Factor: &factor, Reservation: "TieredReservation", Headroom: 0.02, StallGuard: true}
+		must(yaml.Unmarshal([]byte(n.config), &s))
+		n.read.text, n.read.settings = n.config, &s
 	}
-	return s
+	return *n.read.settings
 }
 
 // writes reports whether the configuration has the daemon write memory values.
@@ -88,76 +90,106 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 
 // valuesAsAsked compares the files of every container that runs with what the specification asks for, and every cgroup above with the sum of
 // what is below it.
-func (n *simulation) valuesAsAsked() {
+func (n *simulation) valuesAsAsked(see seer) {
 	s := n.settings()
 	if !s.writes() {
-		n.untouched()
+		n.untouched(see)
 		return
 	}
-	var all, burstable memoryQoS
+	var want, burstable, most memoryQoS // of all pods, of the Burstable ones, and of all as their cgroups have it
 	for _, p := range n.kubelet.Pods() {
 		var sum memoryQoS
 		for _, c := range p.Containers {
-			if n.limit(c) != c.Spec.Limit&^(page-1) || c.Resizing {
-				continue // a controller that was reset has lost the limit, which nobody sets again
-			}
-			n.report.Containers++
-			want, have := s.wanted(p, c.Spec, n.capacity()), n.values(c.Cgroup)
-			if n.writesItself(p, c.Spec.Name) { // what the daemon does not set, it leaves alone: that is nobody else's
-				if want.min == 0 {
-					have.min = 0
-				}
-				if want.low == 0 {
-					have.low = 0
-				}
-				if want.high == noLimit {
-					have.high = noLimit
-				}
-			}
-			sum.min, sum.low = sum.min+have.min, sum.low+have.low
-			if !near(have.min, want.min) || !near(have.low, want.low) {
-				n.broken(asAsked, "%s/%s in %s has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", p.Name, c.Spec.Name, c.Cgroup, have.min, have.low, want.min, want.low, n.text(c.Cgroup, "memory.max"))
-			}
-			// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
-			counted := !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") || slices.Contains(n.trouble.during(c.Since, time.Now()), Reset)
-			raised := s.StallGuard && have.high > want.high && counted
-			if !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
-				n.broken(asAsked, "%s/%s in %s has memory.high %d, want %d (its memory.max is %s)", p.Name, c.Spec.Name, c.Cgroup, have.high, want.high, n.text(c.Cgroup, "memory.max"))
+			if v, judged := n.containerAsAsked(see, s, p, c); judged {
+				sum.min, sum.low = sum.min+v.min, sum.low+v.low
 			}
 		}
 		have := n.values(p.Cgroup)
 		if have.min+page < sum.min || have.min+have.low+page < sum.min+sum.low {
-			n.broken(protected, "%s has memory.min %d and memory.low %d, its containers have %d and %d", p.Cgroup, have.min, have.low, sum.min, sum.low)
+			see(protected, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d", have.min, have.low, sum.min, sum.low)
 		}
-		all.min, all.low = all.min+have.min, all.low+have.low
+		want.min, want.low = want.min+have.min, want.low+have.low
+		most.min, most.low = most.min+have.min+have.low, most.low+have.low
 		if p.Class == "Burstable" {
 			burstable.min, burstable.low = burstable.min+have.min, burstable.low+have.low
 		}
 	}
-	for cgroup, want := range map[string]memoryQoS{n.kubelet.Parent("Guaranteed"): all, n.kubelet.Parent("Burstable"): burstable} {
+	kubepods := n.values(n.kubelet.Parent("Guaranteed"))
+	for cgroup, want := range map[string]memoryQoS{n.kubelet.Parent("Guaranteed"): want, n.kubelet.Parent("Burstable"): burstable} {
 		// memory.low protects no less than memory.min does: what is promised hard below may be promised soft above.
 		have := n.values(cgroup)
 		if have.min+page < want.min || max(have.min, have.low)+page < max(want.min, want.low) {
-			n.broken(protected, "%s has memory.min %d and memory.low %d, its pods have %d and %d", cgroup, have.min, have.low, want.min, want.low)
+			see(protected, cgroup, "has memory.min %d and memory.low %d, its pods have %d and %d", have.min, have.low, want.min, want.low)
 		}
+	}
+	if kubepods.min > most.min+page || kubepods.low > most.low+page {
+		see(givenBack, n.kubelet.Parent("Guaranteed"), "has memory.min %d and memory.low %d, its pods have %d and %d", kubepods.min, kubepods.low, most.min, most.low)
 	}
 }
 
+// containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet, or has lost its limit
+// with a controller, which nobody sets again, is not judged.
+func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
+	limit := n.limit(c)
+	if c.Resizing || !n.runs(c) || limit == 0 && c.Spec.Limit > 0 {
+		return want, false
+	}
+	if limit != c.Spec.Limit&^(page-1) { // somebody's else, which holds
+		c.Spec.Limit = limit
+	}
+	writes := n.writesItself(p, c.Spec.Name)
+	if writes && !n.kernel.isCalm() {
+		return want, false
+	}
+	if !n.judgedContainers[c.ID] {
+		n.judgedContainers[c.ID] = true
+		n.report.Containers++
+	}
+	want, have := s.wanted(p, c.Spec, n.capacity()), n.values(c.Cgroup)
+	if writes { // what the daemon does not set, it leaves alone: that is nobody else's
+		if want.min == 0 {
+			have.min = 0
+		}
+		if want.low == 0 {
+			have.low = 0
+		}
+		if want.high == noLimit {
+			have.high = noLimit
+		}
+	}
+	who := fmt.Sprintf("%s/%s in %s", p.Name, c.Spec.Name, c.Cgroup)
+	if !near(have.min, want.min) || !near(have.low, want.low) {
+		see(asAsked, who, "has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", have.min, have.low, want.min, want.low, n.text(c.Cgroup, "memory.max"))
+	}
+	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
+	counted := !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") || n.trouble.calm(counts, time.Now()).After(c.Since)
+	raised := s.StallGuard && have.high > want.high && counted
+	if !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
+		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
+	}
+	return want, true
+}
+
+// runs reports whether a container has processes.
+func (n *simulation) runs(c LiveContainer) bool {
+	return strings.Contains(n.text(c.Cgroup, "cgroup.events"), "populated 1")
+}
+
 // untouched looks for values that the profile does not write: of an annotation, or of the profile before.
-func (n *simulation) untouched() {
+func (n *simulation) untouched(see seer) {
 	none := memoryQoS{high: noLimit}
 	cgroups := []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
 	for _, p := range n.kubelet.Pods() {
 		cgroups = append(cgroups, p.Cgroup)
 		for _, c := range p.Containers {
-			if !n.writesItself(p, c.Spec.Name) {
+			if !n.writesItself(p, c.Spec.Name) && n.text(c.Cgroup, "memory.max") != "" {
 				cgroups = append(cgroups, c.Cgroup)
 			}
 		}
 	}
 	for _, cgroup := range cgroups {
-		if have := n.values(cgroup); have != none {
-			n.broken(untouched, "%s has memory.min %d, memory.low %d and memory.high %d", cgroup, have.min, have.low, have.high)
+		if have := n.values(cgroup); have != none && n.text(cgroup, "memory.max") != "" {
+			see(untouched, cgroup, "has memory.min %d, memory.low %d and memory.high %d", have.min, have.low, have.high)
 		}
 	}
 }

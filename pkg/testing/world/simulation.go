@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,20 +39,30 @@ type Start func(ctx context.Context, at Place) (run func(ctx context.Context) er
 
 // simulation is a run.
 type simulation struct {
-	scenario Scenario
-	folder   string
-	start    Start
-	began    time.Time
-	kernel   *Kernel
-	runtime  *ContainerRuntime
-	kubelet  *Kubelet
-	trouble  *trouble
-	config   string    // the configuration file's text
-	placed   time.Time // since when every container that was created had a daemon with this configuration
-	said     map[verdict]bool
-	written  []byte    // the file of verdicts as read last
-	inFile   []verdict // what it had
-	lives    []*life
+	scenario         Scenario
+	folder           string
+	start            Start
+	began            time.Time
+	kernel           *Kernel
+	runtime          *ContainerRuntime
+	kubelet          *Kubelet
+	trouble          *trouble
+	config           string                // the configuration file's text
+	placed           time.Time             // since when every container that was created had a daemon with this configuration
+	said             map[verdict]time.Time // when the file was seen to have it
+	written          []byte                // the file of verdicts as read last
+	inFile           []verdict             // what it had
+	findings         map[finding]time.Time // since when
+	judgedContainers map[string]bool       // by ID: whose files were compared
+	read             struct {              // the configuration file as read last
+		text     string
+		settings *settings
+	}
+	allocated struct { // the state file as read last
+		text []byte
+		file stateFile
+	}
+	lives []*life
 
 	judging sync.Mutex // held while the oracles look, which takes no virtual time
 
@@ -87,7 +98,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	defer close(done)
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
-		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]bool{}}
+		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}}
 		n.run(&seconds)
 		report = &n.report
 	})
@@ -190,6 +201,7 @@ func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
 		case now := <-ticker.C:
 			seconds.Add(1)
 			n.kernel.Tick(now)
+			n.judge(n.inTime)
 			if i%5 == 0 {
 				n.judge(n.always)
 			}
@@ -310,6 +322,7 @@ func (n *simulation) fault(f Fault) {
 		n.end(f.Kind == DaemonKilled)
 		time.Sleep(length)
 		n.begin()
+		n.trouble.lasted(f.Kind) // it may have taken its time to end
 		n.placed = time.Now().Add(time.Minute)
 	case DaemonFrozen:
 		n.runtime.Freeze(true)
@@ -330,9 +343,8 @@ func (n *simulation) fault(f Fault) {
 		n.placed = time.Now().Add(time.Minute)
 	case Overwritten:
 		for _, cgroup := range n.targets(f) {
-			for file, text := range map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"} {
-				_ = n.kernel.Write(cgroup, file, text) // it may have ended meanwhile
-			}
+			_, how, _ := strings.Cut(f.Target, " ")
+			n.overwrite(cgroup, how)
 		}
 	case Reset:
 		for _, cgroup := range n.targets(f) {
@@ -342,10 +354,29 @@ func (n *simulation) fault(f Fault) {
 	}
 }
 
+// overwrite gives a cgroup's files the kernel's defaults, half of what they protect, or half as much again of a limit, as an update does that no
+// plugin sees. It may have ended meanwhile.
+func (n *simulation) overwrite(cgroup, how string) {
+	have, to := n.values(cgroup), map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"}
+	switch how {
+	case "halved":
+		to = map[string]string{"memory.min": fmt.Sprint(have.min / 2), "memory.low": fmt.Sprint(have.low / 2)}
+	case "limit":
+		limit, _ := strconv.ParseUint(n.text(cgroup, "memory.max"), 10, 64)
+		if to = nil; limit > 0 && have.low > 0 && have.high < noLimit { // its container is Burstable, and has values that follow from the limit
+			to = map[string]string{"memory.max": fmt.Sprint(limit + limit/2)}
+		}
+	}
+	for file, text := range to {
+		_ = n.kernel.Write(cgroup, file, text)
+	}
+}
+
 // targets are the cgroups that a fault meets.
 func (n *simulation) targets(f Fault) (cgroups []string) {
+	level, _, _ := strings.Cut(f.Target, " ")
 	for _, p := range n.kubelet.Pods() {
-		switch f.Target {
+		switch level {
 		case "pod":
 			cgroups = append(cgroups, p.Cgroup)
 		case "container":
@@ -354,8 +385,11 @@ func (n *simulation) targets(f Fault) (cgroups []string) {
 			}
 		}
 	}
-	if f.Target == "kubepods" {
+	switch level {
+	case "kubepods":
 		cgroups = []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
+	case "Burstable":
+		cgroups = []string{n.kubelet.Parent("Burstable")}
 	}
 	return cgroups
 }
