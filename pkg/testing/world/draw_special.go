@@ -2,6 +2,7 @@ package world
 
 import (
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -25,5 +26,40 @@ func (d drawer) special(s *Scenario) {
 		if len(s.Faults) > 0 {
 			s.Faults = append(s.Faults, Fault{At: d.when(d.between(time.Minute, d.length)), Kind: NRIAway, Length: Duration(d.between(time.Second, 3*time.Minute))})
 		}
+	}
+	d.others(s)
+}
+
+// others adds what others than the daemon do on any node: writes to its files at all levels, and to limits; to a third of the scenarios with
+// faults some that inotify has no room for; to a quarter of all memory that pods may not use, to a quarter a static pod that is made again, and
+// to a quarter of those with faults a reload to Observe and back.
+func (d drawer) others(s *Scenario) {
+	d.Rand = rand.New(rand.NewPCG(s.Seed, 3))
+	for range 2 + d.IntN(4) {
+		s.Faults = append(s.Faults, Fault{At: d.when(d.between(30*time.Second, d.length)), Kind: Overwritten,
+			Target: pick(d, "kubepods", "Burstable", "pod", "container", "container") + pick(d, "", " halved")})
+	}
+	for range 1 + d.IntN(3) {
+		s.Faults = append(s.Faults, Fault{At: d.when(d.between(30*time.Second, d.length)), Kind: Overwritten, Target: "container limit"})
+	}
+	if at := d.between(time.Minute, d.length); d.oneIn(3) && s.Seed%4 != 1 {
+		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: QueueOverflow, Length: Duration(20 * time.Second), Draw: d.Uint64()},
+			Fault{At: d.when(at + 5*time.Second), Kind: Overwritten, Target: "container"}, Fault{At: d.when(at + 10*time.Second), Kind: Overwritten, Target: "pod"})
+	}
+	if d.oneIn(4) {
+		s.Machine.Reserved = uint64(1+d.IntN(6)) * gi
+	}
+	if d.oneIn(4) {
+		at, class := d.between(time.Minute, d.length/2), pick(d, "Guaranteed", "Burstable")
+		p := Pod{Name: "static", Namespace: "kube-system", Class: class, Static: true, Containers: []Container{d.container("app", "app", class, s.Machine)},
+			At: d.when(at), End: d.when(at + d.between(20*time.Second, 2*time.Minute))}
+		again := p
+		again.At, again.End = d.when(time.Duration(p.End)+d.between(0, 10*time.Second)), 0
+		s.Pods = append(s.Pods, p, again)
+	}
+	if at := d.between(time.Minute, d.length); d.oneIn(4) && s.Seed%4 != 1 && !strings.Contains(s.Config, "profile") {
+		s.Faults = append(s.Faults,
+			Fault{At: d.when(at), Kind: NewConfig, Target: s.Config + "profile: Observe\n"},
+			Fault{At: d.when(at + d.between(5*time.Second, time.Minute)), Kind: NewConfig, Target: s.Config})
 	}
 }

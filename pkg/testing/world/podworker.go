@@ -406,7 +406,7 @@ func (p *pod) life(c *member) (program Program) {
 func (c *member) ending() Ending {
 	gap := func() time.Duration {
 		most := 300 * time.Millisecond
-		if c.draws.IntN(10) == 0 {
+		if c.draws.IntN(5) == 0 {
 			most = 5 * time.Second
 		}
 		return time.Millisecond + time.Duration(c.draws.Int64N(int64(most)))
