@@ -103,7 +103,7 @@ func TestPromisesHaveProofs(t *testing.T) {
 			t.Errorf("add to %s, with the tests that prove it:\n%s%s", list, name, missing)
 		}
 	}
-	tests := testFunctions(t)
+	tests, oracles := testFunctions(t), oraclesOfTheSimulation(t)
 	for _, sentence := range slices.Sorted(maps.Keys(listed)) {
 		if !inDocuments[sentence] {
 			t.Errorf("remove from %s, it is in no document:\n%s", list, sentence)
@@ -117,6 +117,7 @@ func TestPromisesHaveProofs(t *testing.T) {
 			literals, is := tests[name]
 			switch {
 			case slices.Contains(noPromises, word) && why != "":
+			case word == "oracle" && slices.Contains(oracles, why):
 			case !is:
 				t.Errorf("%s: there is no test %s:\n%s", list, proof, sentence)
 			case subtest != "" && !slices.Contains(literals, subtest):
@@ -124,6 +125,21 @@ func TestPromisesHaveProofs(t *testing.T) {
 			}
 		}
 	}
+}
+
+// oraclesOfTheSimulation are the promises that TestNode judges.
+func oraclesOfTheSimulation(t *testing.T) (all []string) {
+	t.Helper()
+	paths, err := filepath.Glob("../pkg/testing/world/oracle*.go")
+	must(t, err)
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		must(t, err)
+		for _, promise := range regexp.MustCompile(`Promise += "(.*)"`).FindAllSubmatch(text, -1) {
+			all = append(all, string(promise[1]))
+		}
+	}
+	return all
 }
 
 // testFunctions are the tests, fuzz targets and benchmarks of the repository by folder.Name, with the texts in quotes of their files:
