@@ -127,14 +127,15 @@ func (n *simulation) valuesAsAsked(see seer) {
 	}
 }
 
-// containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet, or has lost its limit
-// with a controller, which nobody sets again, is not judged.
+// containerAsAsked compares a container's files, and returns what it wants. One that does not run or has not been resized yet is not judged,
+// nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
 	limit := n.limit(c)
-	if c.Resizing || !n.runs(c) || limit == 0 && c.Spec.Limit > 0 {
+	lost := limit == 0 && c.Spec.Limit > 0
+	if c.Resizing || !n.runs(c) {
 		return want, false
 	}
-	if limit != c.Spec.Limit&^(page-1) { // somebody's else, which holds
+	if limit != c.Spec.Limit&^(page-1) && !lost { // somebody else's, which holds
 		c.Spec.Limit = limit
 	}
 	writes := n.writesItself(p, c.Spec.Name)
@@ -164,7 +165,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
 	counted := !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") || n.trouble.calm(counts, time.Now()).After(c.Since)
 	raised := s.StallGuard && have.high > want.high && counted
-	if !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
+	if !lost && !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
 	}
 	return want, true
