@@ -47,7 +47,9 @@ func (k *Kernel) run(p *process, passed time.Duration) {
 	}
 	p.atHigh = p.atHigh && debt > 0
 	k.take(p, slab, less(ownKernel, p.slab), passed, &p.slab)
-	k.take(p, anon, limited(less(p.Heap, p.heap), p.Rate, passed), passed, &p.heap)
+	if k.now.Sub(p.started) >= time.Duration(p.Late) {
+		k.take(p, anon, limited(less(p.Heap, p.heap), p.Rate, passed), passed, &p.heap)
+	}
 	if p.Tmpfs > 0 {
 		if p.volume == nil {
 			p.volume = k.volume(p)
