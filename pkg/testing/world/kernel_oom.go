@@ -202,6 +202,9 @@ func (k *Kernel) users(level oom.Level, domain *group, nodes nodeset.Set) (users
 			counted[p.who] = true
 			users[places[g]].Share += p.who.Request
 		}
+		if p.who.PodRequest > 0 && who.Container == "" {
+			users[places[g]].Share = p.who.PodRequest
+		}
 	}
 	switch level {
 	case oom.Pod: // files in memory of containers that have ended

@@ -83,6 +83,8 @@ func (n *simulation) quiet() {
 	n.pinned()
 	n.verdicts()
 	n.dates()
+	n.blames()
+	n.ownRequests()
 	n.remembered()
 	n.ends()
 }

@@ -25,6 +25,7 @@ type verdict struct {
 	Level     string    `json:"level"`
 	Cause     string    `json:"cause"`
 	Unknown   string    `json:"unknown"`
+	Culprit   culprit   `json:"culprit"`
 }
 
 // collectVerdicts keeps what the file has: it is bounded, and a long run has more.

@@ -59,17 +59,8 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 	if limit == 0 {
 		limit = capacity
 	}
-	file := map[string]string{"Guaranteed": "min", "Burstable": "low", "BestEffort": "none"}[string(p.Class)]
-	switch {
-	case p.annotation("reservation") != "":
-		file = p.annotation("reservation")
-	case s.Reservation == "None":
-		file = "none"
-	case s.Reservation == "HardReservation" && p.Class == "Burstable":
-		file = "min"
-	}
 	v := memoryQoS{high: noLimit}
-	switch file {
+	switch s.reservation(p) {
 	case "min":
 		v.min = min(c.Request, uint64(float64(limit)*(1-s.Headroom))) &^ (page - 1)
 	case "low":
@@ -86,6 +77,19 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 		v.high = min(v.high, (c.Limit-room)&^(page-1))
 	}
 	return v
+}
+
+// reservation is the file that a pod's requests are promised in: min, low or none.
+func (s settings) reservation(p LivePod) string {
+	switch {
+	case p.annotation("reservation") != "":
+		return p.annotation("reservation")
+	case s.Reservation == "None":
+		return "none"
+	case s.Reservation == "HardReservation" && p.Class == "Burstable":
+		return "min"
+	}
+	return map[string]string{"Guaranteed": "min", "Burstable": "low", "BestEffort": "none"}[string(p.Class)]
 }
 
 // valuesAsAsked compares the files of every container that runs with what the specification asks for, and every cgroup above with the sum of
@@ -216,15 +220,7 @@ func (n *simulation) capacity() (sum uint64) {
 }
 
 func (n *simulation) values(cgroup string) memoryQoS {
-	number := func(file string) uint64 {
-		text := n.text(cgroup, file)
-		if text == "max" {
-			return noLimit
-		}
-		v, _ := strconv.ParseUint(text, 10, 64)
-		return v
-	}
-	return memoryQoS{number("memory.min"), number("memory.low"), number("memory.high")}
+	return memoryQoS{n.number(cgroup, "memory.min"), n.number(cgroup, "memory.low"), n.number(cgroup, "memory.high")}
 }
 
 // text is what a file of a cgroup shows; "" where there is none.

@@ -59,8 +59,12 @@ func (p *pod) resources(c *member, spec pods.Container) *api.LinuxResources {
 // who is whose processes they are, for the kernel.
 func (p *pod) who(c *member, id string) Who {
 	spec, _ := p.facts.Container(c.spec.Name)
-	return Who{UID: p.facts.UID, Namespace: p.spec.Namespace, Pod: p.spec.Name, Container: spec.Name, ID: id,
+	who := Who{UID: p.facts.UID, Namespace: p.spec.Namespace, Pod: p.spec.Name, Container: spec.Name, ID: id,
 		Request: spec.Request, OOMScoreAdj: int(p.oomScore(spec))}
+	if p.facts.PodRequest != nil {
+		who.PodRequest = *p.facts.PodRequest
+	}
+	return who
 }
 
 func memoryOf(limit uint64) *api.LinuxMemory {

@@ -228,7 +228,7 @@ func (n *simulation) current() *life {
 
 // begin starts a life of the daemon on what the one before has left.
 func (n *simulation) begin() {
-	l := &life{port: n.kernel.Port(n.trouble), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
+	l := &life{port: n.kernel.Port(asking{n.trouble, n}), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
 	if n.current() != nil {
 		l.goroutines = n.current().goroutines
 		must(os.CopyFS(l.state, os.DirFS(n.current().state)))
