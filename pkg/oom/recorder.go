@@ -103,6 +103,7 @@ type container struct {
 	apart     uint64    // rounds that leave it out after that
 	left      uint64    // of them, those to come
 	peak      uint64    // memory.peak in the last round, of a container without a limit
+	gone      time.Time // when its cgroup was first missed
 }
 
 // New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
@@ -483,7 +484,10 @@ func (r *Recorder) round(now time.Time, all bool) {
 		for dir, c := range p.containers {
 			limit := c.view.Limit
 			if limit == 0 && all {
-				c.peak, _ = r.options.Tree.Peak(dir)
+				var err error
+				if c.peak, err = r.options.Tree.Peak(dir); err != nil {
+					r.missed(dir, c, now)
+				}
 			}
 			if limit == 0 || now.Before(c.next) || c.next.IsZero() && !all {
 				if !c.next.IsZero() {
@@ -498,6 +502,7 @@ func (r *Recorder) round(now time.Time, all bool) {
 			c.next = time.Time{}
 			current, err := r.options.Tree.Current(dir)
 			if err != nil {
+				r.missed(dir, c, now)
 				continue
 			}
 			if c.rest(current, limit/2); current < limit/2 {

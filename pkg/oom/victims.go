@@ -71,7 +71,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 }
 
 // victims are the containers of a pod that lost processes, which the pod counts together. What is not found in the containers that are
-// there was in the one that is gone. Whole is the pod's reading.
+// there was in the one that has gone since, or, while the runtime is away, in one that nobody knows. Whole is the pod's reading.
 func (r *Recorder) victims(p *pod, now time.Time, together counters) (victims []victim, whole Reading) {
 	var gone []string
 	var others Held
@@ -79,7 +79,9 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters) (victims []
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
 		if err != nil {
-			gone = append(gone, dir)
+			if r.missed(dir, c, now); c.gone.IsZero() || now.Sub(c.gone) <= hitAge {
+				gone = append(gone, dir)
+			}
 			continue
 		}
 		reading := r.level(dir, Container, now)
@@ -109,6 +111,13 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters) (victims []
 		lost.remains(whole, others)
 	}
 	return append(victims, lost), whole
+}
+
+// missed notes since when a container's cgroup is known to be gone. While the runtime is away, nobody else tells.
+func (r *Recorder) missed(dir string, c *container, now time.Time) {
+	if c.gone.IsZero() && r.options.Tree.Ended(dir) {
+		c.gone = now
+	}
 }
 
 // remains reads what is left of a container whose cgroup is gone: its page cache, files in memory and kernel memory are the pod's now.
