@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -62,4 +63,62 @@ func (d drawer) others(s *Scenario) {
 			Fault{At: d.when(at), Kind: NewConfig, Target: s.Config + "profile: Observe\n"},
 			Fault{At: d.when(at + d.between(5*time.Second, time.Minute)), Kind: NewConfig, Target: s.Config})
 	}
+}
+
+// more adds pods with resources of their own to half of the scenarios, heaps that begin to grow late in a third of what reads or writes files, and
+// has the node's own processes leave little of every sixth machine.
+func (d drawer) more(s *Scenario) {
+	d.Rand = rand.New(rand.NewPCG(s.Seed, 4))
+	for i := range s.Pods {
+		for j := range s.Pods[i].Containers {
+			c := &s.Pods[i].Containers[j]
+			for l := range c.Lives {
+				if p := &c.Lives[l]; p.Cache > 0 && d.oneIn(3) {
+					p.Late = Duration(d.between(30*time.Second, d.length/4))
+					p.Heap, p.Rate = pick(d, c.Limit/10*9, 2*c.Limit, 256*mi), pick(d, 0, 4*mi, 64*mi)
+				}
+			}
+		}
+	}
+	if d.oneIn(2) {
+		if d.oneIn(3) {
+			s.Config += "podLevelResourceManagers: true\n"
+		}
+		for i := range 1 + d.IntN(3) {
+			s.Pods = append(s.Pods, d.ownResources(fmt.Sprintf("whole%d", i)))
+		}
+	}
+	if d.oneIn(6) {
+		for i := range s.Machine.Nodes {
+			n := &s.Machine.Nodes[i]
+			n.Outside = less(n.Memory, uint64(1000+d.IntN(3000))*mi)
+		}
+	}
+}
+
+// ownResources draws a pod with resources of its own, which some of its containers share and others have a part of.
+func (d drawer) ownResources(name string) Pod {
+	from := d.between(10*time.Second, d.length/2)
+	p := Pod{Name: name, Namespace: pick(d, "shop", "bank"), Class: pick(d, "Guaranteed", "Burstable"), At: d.when(from), Limit: uint64(256+d.IntN(1800)) * mi}
+	if p.Request = p.Limit; p.Class == "Burstable" {
+		p.Request = p.Limit / pick[uint64](d, 2, 4) &^ (page - 1)
+	}
+	if d.oneIn(3) {
+		p.End = d.when(from + d.between(time.Minute, d.length/2))
+	}
+	for i := range 1 + d.IntN(3) {
+		c := Container{Name: fmt.Sprintf("app%d", i), Kind: "app"}
+		if d.oneIn(3) {
+			c.Request = p.Request / 8 &^ (page - 1)
+			c.Limit = pick(d, 0, c.Request, 2*c.Request)
+		}
+		for range 1 + d.IntN(2) {
+			c.Lives = append(c.Lives, d.program(Container{Limit: max(c.Limit, p.Limit/4)}, "app"))
+		}
+		p.Containers = append(p.Containers, c)
+	}
+	if d.oneIn(4) {
+		p.Changes = append(p.Changes, Change{At: d.when(from + d.between(time.Second, d.length/2)), Kind: Resize, Limit: p.Limit * 3 / 2 &^ (page - 1)})
+	}
+	return p
 }

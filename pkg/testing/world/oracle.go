@@ -74,6 +74,7 @@ func (r *Report) First() Promise {
 // always is what holds at every moment.
 func (n *simulation) always() {
 	n.promisedOnce()
+	n.sharesNode()
 	n.standing()
 	n.neverThrottlesItself()
 }

@@ -28,7 +28,7 @@ type verdict struct {
 	Culprit   culprit   `json:"culprit"`
 }
 
-// collectVerdicts keeps what the file has: it is bounded, and a long run has more.
+// collectVerdicts keeps what the file has, each second: it is bounded, and where everybody is killed again and again a verdict is not in it for long.
 func (n *simulation) collectVerdicts() {
 	for _, v := range n.verdictFile() {
 		if n.said[v].IsZero() {

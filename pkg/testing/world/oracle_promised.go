@@ -8,6 +8,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 const (
@@ -39,7 +40,7 @@ func (n *simulation) promisedOnce() {
 				continue
 			}
 			if bits != 0 {
-				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, n.limit(c)})
+				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, min(n.limit(c), p.part(c.Spec))})
 			}
 		}
 	}
@@ -68,6 +69,26 @@ func (n *simulation) promisedOnce() {
 			n.broken(promisedOnce, "NUMA nodes %0*b have %dMi, promised to %s", nodes, set, size/mi, strings.Join(who, ", "))
 		}
 	}
+}
+
+// part is what a container has of its pod's limit at most: where that is the pod's own and the container has none, the first of these has what
+// the others leave of it.
+func (p LivePod) part(c pods.Container) uint64 {
+	if !p.PodLevel() || p.PodLimit == nil || c.Limit > 0 {
+		return noLimit
+	}
+	left, first := *p.PodLimit, true
+	for _, other := range p.Pod.Containers {
+		left -= min(left, other.Limit)
+		if other.Limit == 0 && other.Name == c.Name {
+			break
+		}
+		first = first && other.Limit > 0
+	}
+	if !first {
+		return 0
+	}
+	return left
 }
 
 // others are the NUMA nodes on which the other containers of a pod have allocations.

@@ -1,20 +1,23 @@
 package world
 
 import (
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 const (
 	blamed       Promise = "a verdict blames nobody for what is its own where others use more than theirs"
 	reclaimed    Promise = "no page cache is asked of those who use no more than their request"
 	ownRequest   Promise = "a pod is protected up to a request of its own"
-	blameMargin          = 64 * mi // that may change between a kill and the look at it
-	reclaimSlack         = 8 * mi  // the same, between a look and a call
+	blameMargin          = 64 * mi  // that may change between a kill and the look at it
+	reclaimSlack         = 8 * mi   // the same, between a look and a call
+	evicts               = 100 * mi // evictionHard, as the drawn configurations have it
 )
 
 // share is what a pod may count on: its own request or else its containers'.
@@ -30,11 +33,11 @@ func (p LivePod) share() (bytes uint64) {
 }
 
 // blames compares whom verdicts blame with what each had beyond its share. Where NUMA nodes ran out, an allocation is the share, which the model
-// does not know.
+// does not know; nor does it know what is reserved for what runs outside of pods.
 func (n *simulation) blames() {
 	for _, kill := range n.kernel.Kills() {
 		if kill.Level != oom.Pod && kill.Level != oom.Parent && kill.Level != oom.Node ||
-			n.trouble.disturbs(kill.At.Add(-time.Minute), kill.At.Add(time.Minute), DiskHangs) || kill.At.Sub(n.began) < time.Minute {
+			n.trouble.calm(blamed, kill.At.Add(time.Minute)).After(kill.At) || kill.At.Sub(n.began) < time.Minute {
 			continue
 		}
 		for v := range n.said {
@@ -42,7 +45,7 @@ func (n *simulation) blames() {
 				continue
 			}
 			for _, use := range kill.Users {
-				if v.Culprit.is(use) && use.Over()+blameMargin < kill.Culprit.Over() {
+				if v.Culprit.is(use) && !use.Outside && use.Over()+blameMargin < kill.Culprit.Over() {
 					n.broken(blamed, "%s/%s, killed at %s at the level %s: it blames %+v, which has %dMi of %dMi; %s has %dMi of %dMi", kill.Victim.Pod, kill.Victim.Container,
 						kill.At.Sub(n.began).Round(time.Millisecond), kill.Level, v.Culprit, use.Used/mi, use.Share/mi, kill.Culprit.Pod, kill.Culprit.Used/mi, kill.Culprit.Share/mi)
 				}
@@ -78,10 +81,10 @@ func (a asking) Write(cgroup, file, text string) error {
 }
 
 // asked compares what is asked of a container with what it and its pod use beyond their requests. The stall guard asks those that stand at their
-// memory.high, for their own sake.
+// memory.high, for their own sake, and those whose raise it takes back.
 func (n *simulation) asked(cgroup, text string) {
-	now := time.Now()
-	if len(n.trouble.during(now.Add(-time.Minute), now)) > 0 {
+	s, now := n.settings(), time.Now()
+	if n.trouble.calm(reclaimed, now).After(now) {
 		return
 	}
 	bytes, _ := strconv.ParseUint(strings.Fields(text + " 0")[0], 10, 64)
@@ -90,7 +93,8 @@ func (n *simulation) asked(cgroup, text string) {
 			if c.Cgroup != cgroup && !strings.HasPrefix(cgroup, c.Cgroup+"/") {
 				continue
 			}
-			if high := n.values(c.Cgroup).high; high != noLimit && n.number(c.Cgroup, "memory.current") > high/16*15 {
+			high, computed := n.values(c.Cgroup).high, s.wanted(p, c.Spec, n.capacity()).high
+			if high > computed || high != noLimit && n.number(c.Cgroup, "memory.current") > high/16*15 {
 				continue
 			}
 			for at, share := range map[string]uint64{c.Cgroup: c.Spec.Request, p.Cgroup: p.share()} {
@@ -114,6 +118,22 @@ func (n *simulation) ownRequests() {
 			n.broken(ownRequest, "%s has memory.min %d and memory.low %d, and %s requests %d", p.Cgroup, have.min, have.low, p.Name, *p.PodRequest)
 		}
 	}
+}
+
+// sharesNode notes when the node had little more to give to anybody: then the stall guard leaves who has its request where it is.
+func (n *simulation) sharesNode() {
+	kubepods := n.kubelet.Parent("Guaranteed")
+	info, err := sysfs.Meminfo(filepath.Join(n.folder, "proc"))
+	must(err)
+	left := min(less(info["MemAvailable"], evicts), less(n.number(kubepods, "memory.max"), less(n.number(kubepods, "memory.current"), n.stat(kubepods, "inactive_file"))))
+	if left < 16*mi {
+		n.full = time.Now()
+	}
+}
+
+// mayStand reports whether a container may stand at its memory.high since a time: it has its request, and the node has had nothing more to give.
+func (n *simulation) mayStand(c LiveContainer, since time.Time) bool {
+	return n.full.After(since) && n.number(c.Cgroup, "memory.current")+mi >= c.Spec.Request
 }
 
 // number is a file with a number; max is noLimit.

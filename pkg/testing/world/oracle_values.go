@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -55,14 +56,11 @@ type memoryQoS struct{ min, low, high uint64 }
 
 // wanted computes the values of a container. capacity is the memory of the node that pods may use: it stands for a limit that is not set.
 func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS {
-	limit := c.Limit
-	if limit == 0 {
-		limit = capacity
-	}
+	limit := cmp.Or(c.Limit, capacity)
 	v := memoryQoS{high: noLimit}
 	switch s.reservation(p) {
 	case "min":
-		v.min = min(c.Request, uint64(float64(limit)*(1-s.Headroom))) &^ (page - 1)
+		v.min = min(c.Request, uint64(float64(cmp.Or(p.limitOf(c), capacity))*(1-s.Headroom))) &^ (page - 1)
 	case "low":
 		v.low = c.Request &^ (page - 1)
 	}
@@ -70,7 +68,7 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 	if f, err := strconv.ParseFloat(p.annotation("throttling-factor"), 64); err == nil {
 		factor = &f
 	}
-	if factor != nil && p.Class != "Guaranteed" && c.Request < limit {
+	if factor != nil && (p.Class != "Guaranteed" || p.PodLevel()) && c.Request < limit {
 		v.high = uint64(float64(c.Request)+*factor*float64(limit-c.Request)) &^ (page - 1)
 	}
 	if room := uint64(s.CacheRoom * float64(c.Limit)); room >= mi && c.Limit > 0 {
@@ -135,11 +133,11 @@ func (n *simulation) valuesAsAsked(see seer) {
 // nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
 	limit := n.limit(c)
-	lost := limit == 0 && c.Spec.Limit > 0
+	lost := limit == 0 && p.limitOf(c.Spec) > 0
 	if c.Resizing || !n.runs(c) {
 		return want, false
 	}
-	if limit != c.Spec.Limit&^(page-1) && !lost { // somebody else's, which holds
+	if limit != p.limitOf(c.Spec)&^(page-1) && !lost { // somebody else's, which holds
 		c.Spec.Limit = limit
 	}
 	writes := n.writesItself(p, c.Spec.Name)
@@ -197,6 +195,14 @@ func (n *simulation) untouched(see seer) {
 			see(untouched, cgroup, "has memory.min %d, memory.low %d and memory.high %d", have.min, have.low, have.high)
 		}
 	}
+}
+
+// limitOf is a container's limit, which is the pod's where it has none of its own; 0 is none.
+func (p LivePod) limitOf(c pods.Container) uint64 {
+	if c.Limit == 0 && p.PodLimit != nil {
+		return *p.PodLimit
+	}
+	return c.Limit
 }
 
 // writesItself reports whether a container is one that writes files of its own cgroup.

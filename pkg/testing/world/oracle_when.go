@@ -40,6 +40,8 @@ var promises = map[Promise]bound{
 	verdictEach: {0, aMinute(away, kernelSlow, changed, silence, map[string]time.Duration{QueueOverflow: 0, DiskFails: 0})},
 	soonSaid:    {3 * time.Second, together(kernelSlow, disk)},
 	kept:        {0, map[string]time.Duration{DiskHangs: time.Minute}},
+	blamed:      {0, aMinute(away, kernelSlow, changed, silence, map[string]time.Duration{QueueOverflow: 0, DiskFails: 0, Overwritten: 0})},
+	reclaimed:   {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0})},
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, SlowReads: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
