@@ -71,8 +71,9 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 	if factor != nil && (p.Class != "Guaranteed" || p.PodLevel()) && c.Request < limit {
 		v.high = uint64(float64(c.Request)+*factor*float64(limit-c.Request)) &^ (page - 1)
 	}
-	if room := uint64(s.CacheRoom * float64(c.Limit)); room >= mi && c.Limit > 0 {
-		v.high = min(v.high, (c.Limit-room)&^(page-1))
+	bound := p.limitOf(c)
+	if room := uint64(s.CacheRoom * float64(bound)); room >= mi {
+		v.high = min(v.high, (bound-room)&^(page-1))
 	}
 	return v
 }
