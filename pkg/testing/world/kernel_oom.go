@@ -88,7 +88,7 @@ func (k *Kernel) outOfMemory(asks *process, domain *group) bool {
 			if p == victim && whole != nil { // it is met again among its cgroup's (oom_kill_memcg_member)
 				k.moved(p.group, eventOOMKill, 1)
 			}
-			if p.Forks && whole == nil {
+			if p.Forks && whole == nil && p.heap > 0 { // without a child, it is itself killed
 				k.release(p.group, anon, p.heap)
 				p.heap = 0
 				continue
