@@ -150,6 +150,7 @@ func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error
 		return err
 	}
 	c.Linux.Resources = adjusted.Linux.Resources
+	time.Sleep(time.Duration(r.kind.Creates))
 	if err = r.record.Create(c); err == nil {
 		_, err = r.update(updates)
 	}

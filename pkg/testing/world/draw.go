@@ -59,6 +59,7 @@ func Draw(seed uint64, size Size) Scenario {
 	}
 	d.special(&s)
 	d.more(&s)
+	d.kernel(&s)
 	return s
 }
 

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"os"
 	"path"
 	"slices"
@@ -19,6 +20,7 @@ import (
 type Kernel struct {
 	machine Machine
 	version [2]int // 6.12 is {6, 12}
+	patch   int
 	root    string
 
 	mu               sync.Mutex
@@ -92,8 +94,9 @@ type Exit struct {
 
 // NewKernel boots a machine. Below root, an ordinary folder, it keeps the files of proc and sys.
 func NewKernel(m Machine, root string) *Kernel {
-	k := &Kernel{machine: m, version: versionOf(m.Kernel), root: root, now: time.Now(),
+	k := &Kernel{machine: m, root: root, now: time.Now(),
 		groups: map[string]*group{}, used: make([]uint64, len(m.Nodes)), swapFree: m.Swap, volumes: map[string]*uint64{}, files: map[string]string{}}
+	_, _ = fmt.Sscanf(m.Kernel, "%d.%d.%d", &k.version[0], &k.version[1], &k.patch)
 	for id, node := range m.Nodes {
 		k.hugeFree = append(k.hugeFree, node.Hugepages)
 		if node.Memory > 0 {
@@ -243,14 +246,18 @@ func (k *Kernel) put(name, file, text string, flags int) error {
 
 // Text is what a file shows, without the line break.
 func (k *Kernel) Text(name, file string) (string, error) {
+	text, err := k.whole(name, file)
+	return strings.TrimSpace(text), err
+}
+
+func (k *Kernel) whole(name, file string) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g := k.groups[rooted(name)]
 	if g == nil {
 		return "", unix.ENOENT
 	}
-	text, err := k.show(g, file)
-	return strings.TrimSpace(text), err
+	return k.show(g, file)
 }
 
 func rooted(name string) string {

@@ -1,9 +1,12 @@
 package world
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +21,10 @@ type Faults interface {
 	// Read is asked before a file is read; a cgroup that is looked for or listed is the file ".".
 	Read(cgroup, file string) error
 	Write(cgroup, file, text string) error
+	// Late is called after a file was read, or looked for, and before the daemon has the answer.
+	Late()
+	// ReclaimRate is what a write of memory.reclaim frees in a second, in bytes; 0 takes no time.
+	ReclaimRate() uint64
 	// Watch is asked before a watch is added.
 	Watch() error
 	// Overflow has IN_Q_OVERFLOW delivered in place of the events that are read next.
@@ -30,6 +37,7 @@ type Port struct {
 	faults Faults
 	dead   atomic.Bool
 	writes atomic.Uint64
+	reads  atomic.Uint64
 
 	// Guarded by Kernel.mu:
 	wd      int
@@ -61,12 +69,21 @@ func (p *Port) Kill() {
 	}
 }
 
+// Reads is the number of files that it has read.
+func (p *Port) Reads() uint64 { return p.reads.Load() }
+
 // Writes is the number of writes to files that succeeded, without memory.reclaim, which is no value.
 func (p *Port) Writes() uint64 { return p.writes.Load() }
 
 // before is what precedes each call that reads.
 func (p *Port) before(cgroup, file string) error {
 	return p.opened(cgroup, func() error { return p.faults.Read(cgroup, file) })
+}
+
+// delivered is what follows: what happens meanwhile is not in the answer.
+func (p *Port) delivered(err error) error {
+	late := p.living(func() error { p.faults.Late(); return nil })
+	return cmp.Or(late, err)
 }
 
 // opened has faults asked while a cgroup's file is open: one that is removed meanwhile is ENODEV, also where there is a new one of its name
@@ -125,13 +142,18 @@ func (p *Port) List(cgroup string) ([]string, error) {
 	if err := p.before(cgroup, "."); err != nil {
 		return nil, err
 	}
-	p.kernel.mu.Lock()
-	defer p.kernel.mu.Unlock()
-	g := p.kernel.groups[rooted(cgroup)]
+	names, err := p.kernel.names(cgroup)
+	return names, p.delivered(err)
+}
+
+func (k *Kernel) names(cgroup string) ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.groups[rooted(cgroup)]
 	if g == nil {
 		return nil, unix.ENOENT
 	}
-	return p.kernel.list(g), nil
+	return k.list(g), nil
 }
 
 // Read implements cgroupfs.Kernel.
@@ -139,27 +161,46 @@ func (p *Port) Read(cgroup, file string, last int, buffer []byte) ([]byte, error
 	if err := p.before(cgroup, file); err != nil {
 		return buffer, err
 	}
-	p.kernel.mu.Lock()
-	defer p.kernel.mu.Unlock()
-	g := p.kernel.groups[rooted(cgroup)]
-	if g == nil {
-		return buffer, unix.ENOENT
-	}
-	text, err := p.kernel.show(g, file)
+	p.reads.Add(1)
+	text, err := p.kernel.whole(cgroup, file)
 	if line, _, cut := strings.Cut(text, "\n"); cut && last == '\n' {
 		text = line + "\n"
 	}
-	return append(buffer, text...), err
+	return append(buffer, text...), p.delivered(err)
 }
 
 // Write implements cgroupfs.Kernel.
 func (p *Port) Write(cgroup, file, text string, flags int) error {
 	err := p.opened(cgroup, func() error { return p.faults.Write(cgroup, file, text) })
+	if err == nil && file == "memory.reclaim" {
+		return p.reclaim(cgroup, text, p.faults.ReclaimRate())
+	}
 	if err == nil {
 		err = p.kernel.put(cgroup, file, text, flags)
 	}
-	if err == nil && file != "memory.reclaim" {
+	if err == nil {
 		p.writes.Add(1)
+	}
+	return err
+}
+
+// reclaim is a write of memory.reclaim that takes its time: what it has freed until it fails is free.
+func (p *Port) reclaim(cgroup, text string, rate uint64) error {
+	if rate == 0 {
+		return p.kernel.put(cgroup, "memory.reclaim", text, 0)
+	}
+	const step = 1 << 20
+	amount, option, _ := strings.Cut(text, " ")
+	want, err := memparse(amount)
+	for ; err == nil && want > 0; want -= min(want, step) {
+		part := min(want, step)
+		err = p.opened(cgroup, func() error {
+			time.Sleep(time.Duration(float64(part) / float64(rate) * float64(time.Second)))
+			return nil
+		})
+		if err == nil {
+			err = p.kernel.put(cgroup, "memory.reclaim", strings.TrimSpace(fmt.Sprint(part, " ", option)), 0)
+		}
 	}
 	return err
 }
@@ -205,5 +246,7 @@ type none struct{}
 
 func (none) Read(string, string) error          { return nil }
 func (none) Write(string, string, string) error { return nil }
+func (none) Late()                              {}
+func (none) ReclaimRate() uint64                { return 0 }
 func (none) Watch() error                       { return nil }
 func (none) Overflow() bool                     { return false }

@@ -76,7 +76,7 @@ func (k *Kernel) press(passed time.Duration) {
 		stalled := min(p.stalled, passed)
 		for a := p.group; a != nil; a = a.parent {
 			w, known := all[a]
-			if w.some = max(w.some, stalled); !known {
+			if w.some = max(w.some, stalled); !known && !k.fullStands() {
 				w.full = stalled
 			}
 			w.full = min(w.full, stalled)
@@ -92,6 +92,10 @@ func (k *Kernel) press(passed time.Duration) {
 		}
 	}
 }
+
+// fullStands reports whether full does not advance: in Linux 6.12 before 6.12.13 a task of a cgroup with a CPU limit may count as running for
+// ever once it has slept (repaired by 7d9da040575b), for the cgroups above, too.
+func (k *Kernel) fullStands() bool { return k.version == [2]int{6, 12} && k.patch < 13 }
 
 // window is what a trigger has seen: struct psi_window.
 type window struct {

@@ -21,11 +21,6 @@ type nodeStats struct {
 	kswapdLeft uint64 // bytes in this second
 }
 
-func versionOf(release string) (v [2]int) {
-	_, _ = fmt.Sscanf(release, "%d.%d", &v[0], &v[1])
-	return v
-}
-
 func (k *Kernel) atLeast(major, minor int) bool {
 	return k.version[0] > major || k.version[0] == major && k.version[1] >= minor
 }

@@ -44,6 +44,8 @@ type Runtime struct {
 	Version string `json:"version"`
 	NRI     string `json:"nri"`            // version of its NRI; before 0.12.4 it knows no failure policy
 	Crun    bool   `json:"crun,omitempty"` // each container has a cgroup in its own
+	// Creates is how long it takes from the plugins' answers until a container has its cgroup.
+	Creates Duration `json:"creates,omitempty"`
 }
 
 // Pod is a pod's life.

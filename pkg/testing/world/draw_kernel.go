@@ -1,0 +1,19 @@
+package world
+
+import "time"
+
+// kernel adds what kernels differ in beyond their versions, and what goes wrong in them. It has draws of its own, so that the others stay.
+func (d drawer) kernel(s *Scenario) {
+	d.Rand = draws(s.Seed, "kernel")
+	if s.Machine.Kernel == "6.12.0" && d.oneIn(2) {
+		s.Machine.Kernel = "6.12.95"
+	}
+	if len(s.Faults) == 0 {
+		return
+	}
+	for _, kind := range []string{LateAnswers, SlowReclaim} {
+		if d.oneIn(4) {
+			s.Faults = append(s.Faults, Fault{At: d.when(d.between(10*time.Second, d.length)), Kind: kind, Length: Duration(d.between(time.Second, 4*time.Minute)), Draw: d.Uint64()})
+		}
+	}
+}

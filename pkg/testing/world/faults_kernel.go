@@ -1,0 +1,23 @@
+package world
+
+import "time"
+
+// More kinds of faults, of the kernel alone.
+const (
+	LateAnswers = "late answers" // what is read is from before what the daemon has been told meanwhile
+	SlowReclaim = "slow reclaim" // memory.reclaim frees a few MiB a second, as beside a busy disk
+)
+
+// Late and ReclaimRate are world.Faults.
+func (t *trouble) Late() {
+	if t.left(LateAnswers) > 0 && t.draw(20) == 0 {
+		time.Sleep(time.Duration(50+t.draw(1200)) * time.Millisecond)
+	}
+}
+
+func (t *trouble) ReclaimRate() uint64 {
+	if t.left(SlowReclaim) == 0 {
+		return 0
+	}
+	return uint64(8+t.draw(120)) * mi
+}
