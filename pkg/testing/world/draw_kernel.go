@@ -8,6 +8,13 @@ func (d drawer) kernel(s *Scenario) {
 	if s.Machine.Kernel == "6.12.0" && d.oneIn(2) {
 		s.Machine.Kernel = "6.12.95"
 	}
+	for _, p := range s.Pods {
+		for _, c := range p.Containers {
+			for i := range c.Lives {
+				c.Lives[i].Fresh = c.Lives[i].Cache > 0 && !c.Lives[i].Dirty && d.oneIn(4)
+			}
+		}
+	}
 	if len(s.Faults) == 0 {
 		return
 	}

@@ -5,7 +5,7 @@ import "time"
 // More kinds of faults, of the kernel alone.
 const (
 	LateAnswers = "late answers" // what is read is from before what the daemon has been told meanwhile
-	SlowReclaim = "slow reclaim" // memory.reclaim frees a few MiB a second, as beside a busy disk
+	SlowReclaim = "slow reclaim" // memory.reclaim frees so little a second that more is made meanwhile
 )
 
 // Late and ReclaimRate are world.Faults.
@@ -19,5 +19,5 @@ func (t *trouble) ReclaimRate() uint64 {
 	if t.left(SlowReclaim) == 0 {
 		return 0
 	}
-	return uint64(8+t.draw(120)) * mi
+	return uint64(32+t.draw(120)) * mi
 }

@@ -411,3 +411,21 @@ func (k *Kernel) Stalls() map[string]time.Duration {
 	}
 	return stalls
 }
+
+// Cache is the page cache of a cgroup, in bytes.
+type Cache struct {
+	Active uint64 // that was read twice
+	Again  uint64 // that was read again after it had been reclaimed, so far
+	Gave   uint64 // that writes of its memory.reclaim have freed, so far
+}
+
+// Cached is the page cache of each cgroup.
+func (k *Kernel) Cached() map[string]Cache {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := map[string]Cache{}
+	for name, g := range k.groups {
+		all[name] = Cache{g.total(active), g.refault, g.gave}
+	}
+	return all
+}

@@ -201,7 +201,9 @@ func (k *Kernel) writeReclaim(g *group, text string, _ int) error {
 	if err != nil {
 		return unix.EINVAL
 	}
-	if k.reclaim(scan{target: g, nodes: k.nodes, swap: swappiness > 0}, want) < want {
+	got := k.reclaim(scan{target: g, nodes: k.nodes, swap: swappiness > 0}, want)
+	g.gave += got
+	if got < want {
 		return unix.EAGAIN
 	}
 	return nil

@@ -57,6 +57,7 @@ type memory struct {
 	local    [eventKinds]uint64
 	stolen   uint64 // bytes, with those below
 	refault  uint64 // bytes of page cache, with those below
+	gave     uint64 // bytes, to writes of its memory.reclaim
 }
 
 func newMemory(nodes int) memory {

@@ -189,7 +189,7 @@ func (p *Port) reclaim(cgroup, text string, rate uint64) error {
 	if rate == 0 {
 		return p.kernel.put(cgroup, "memory.reclaim", text, 0)
 	}
-	const step = 1 << 20
+	const step = 8 << 20
 	amount, option, _ := strings.Cut(text, " ")
 	want, err := memparse(amount)
 	for ; err == nil && want > 0; want -= min(want, step) {

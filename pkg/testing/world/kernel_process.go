@@ -127,7 +127,9 @@ func (k *Kernel) cachePages(p *process, passed time.Duration) {
 		return
 	}
 	has := g.sum(inactive, active)
-	if has < p.Cache {
+	if p.Fresh {
+		k.take(p, inactive, limited(less(p.Cache, has), p.CacheRate, passed), passed, &p.cache)
+	} else if has < p.Cache {
 		before := p.cache
 		k.take(p, inactive, limited(p.Cache-has, p.CacheRate, passed), passed, &p.cache)
 		if again := p.cache - max(before, min(p.cache, p.Cache)); again > 0 { // it was there before: mm/workingset.c

@@ -77,6 +77,7 @@ func (n *simulation) always() {
 	n.sharesNode()
 	n.standing()
 	n.neverThrottlesItself()
+	n.makersFirst()
 }
 
 // quiet is what holds once nothing has gone wrong for a while.

@@ -84,6 +84,7 @@ type Program struct {
 	Cache     uint64   `json:"cache,omitempty"`
 	CacheRate uint64   `json:"cacheRate,omitempty"`
 	Dirty     bool     `json:"dirty,omitempty"`  // it writes its page cache, else it reads it
+	Fresh     bool     `json:"fresh,omitempty"`  // what it reads are other files each time, each twice
 	Tmpfs     uint64   `json:"tmpfs,omitempty"`  // bytes in an emptyDir of medium Memory, which outlive it
 	Writes    string   `json:"writes,omitempty"` // a file of its own cgroup that it writes, FILE=TEXT: a tenant with its cgroup mounted writable
 	Exit      Duration `json:"exit,omitempty"`   // after its start; 0 runs until it is stopped

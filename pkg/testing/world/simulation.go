@@ -63,7 +63,8 @@ type simulation struct {
 		text []byte
 		file stateFile
 	}
-	lives []*life
+	lives  []*life
+	caches []map[string]Cache // of the last minute, by cgroup
 
 	judging sync.Mutex // held while the oracles look, which takes no virtual time
 
