@@ -357,6 +357,18 @@ func (k *Kernel) Tick(now time.Time) {
 	}
 }
 
+// Pace is how soon the next Tick is to be: a second, or the least time between two notices of a file while children are killed faster than that.
+func (k *Kernel) Pace() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.processes {
+		if p.Forks && p.Rate/4 > p.group.max {
+			return 10 * time.Millisecond
+		}
+	}
+	return time.Second
+}
+
 // tell notifies of counters that have moved (kernel/cgroup/cgroup.c, cgroup_file_notify: at most once in 10 ms for a file).
 func (k *Kernel) tell() {
 	for _, g := range k.noticed {

@@ -78,6 +78,7 @@ func (n *simulation) always() {
 	n.standing()
 	n.neverThrottlesItself()
 	n.makersFirst()
+	n.readsLittle()
 }
 
 // quiet is what holds once nothing has gone wrong for a while.

@@ -53,8 +53,14 @@ func (n *simulation) verdictFile() []verdict {
 
 // verdicts compares the kills of the model with what the daemon has said of them.
 func (n *simulation) verdicts() {
-	used := map[verdict]bool{}
+	used, last := map[verdict]bool{}, map[string]time.Time{}
 	for _, kill := range n.kernel.Kills() {
+		// One verdict is on all that a container loses within a second.
+		before := last[kill.Victim.ID]
+		last[kill.Victim.ID] = kill.At
+		if kill.At.Sub(before) < time.Second {
+			continue
+		}
 		// Right after a start, while it cannot read or is not there, the daemon says what it can, some of it afterwards.
 		until := latest(kill.At.Add(time.Minute), n.trouble.calm(kept, kill.At.Add(time.Minute)))
 		if n.trouble.calm(verdictEach, until).After(kill.At) || kill.At.Sub(n.began) < time.Minute {

@@ -1,9 +1,6 @@
 package world
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 const makersFirst Promise = "page cache is taken of who makes it before the others"
 
@@ -12,7 +9,7 @@ const makersFirst Promise = "page cache is taken of who makes it before the othe
 func (n *simulation) makersFirst() {
 	const span, every, much = time.Minute, 5 * time.Second, 64 * mi // every is how often this is called
 	now := time.Now()
-	if slices.ContainsFunc(n.trouble.during(now.Add(-span), now), func(kind string) bool { return kind != SlowReclaim }) {
+	if n.trouble.calm(makersFirst, now).After(now) {
 		n.caches = nil
 		return
 	}

@@ -64,6 +64,7 @@ type simulation struct {
 		file stateFile
 	}
 	lives  []*life
+	reads  uint64             // of the last life when the oracles looked last
 	caches []map[string]Cache // of the last minute, by cgroup
 
 	judging sync.Mutex // held while the oracles look, which takes no virtual time
@@ -196,16 +197,26 @@ func (n *simulation) run(seconds *atomic.Int64) {
 func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for i := 0; ; i++ {
+	var second, judged time.Time
+	pace := time.Second
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
 			seconds.Add(1)
 			n.kernel.Tick(now)
-			n.judge(n.inTime)
-			if i%5 == 0 {
+			if now.Sub(second) >= time.Second {
+				second = now
+				n.judge(n.inTime)
+			}
+			if now.Sub(judged) >= 5*time.Second {
+				judged = now
 				n.judge(n.always)
+			}
+			if next := n.kernel.Pace(); next != pace {
+				pace = next
+				ticker.Reset(pace)
 			}
 		}
 	}
