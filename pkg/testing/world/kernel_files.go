@@ -100,16 +100,16 @@ func (k *Kernel) show(g *group, name string) (string, error) {
 	return f.show(k, g), nil
 }
 
-// write opens a file, writes to it and closes it.
+// write opens a file, writes to it and closes it. Root may open what nobody can write.
 func (k *Kernel) write(g *group, name, text string, flags int) error {
 	f, ok := k.lookup(g, name)
-	switch {
-	case !ok:
+	if !ok {
 		return unix.ENOENT
-	case f.write == nil:
-		return unix.EINVAL
 	}
-	err := f.write(k, g, strings.TrimSpace(text), flags)
+	err := error(unix.EINVAL)
+	if f.write != nil {
+		err = f.write(k, g, strings.TrimSpace(text), flags)
+	}
 	if err == nil { // fs/read_write.c, vfs_write
 		g.notify(name, unix.IN_MODIFY)
 	}
@@ -132,20 +132,30 @@ func value(of func(*group) *uint64) file {
 	}}
 }
 
-// memparse reads bytes as the kernel does (mm/page_counter.c, page_counter_memparse; lib/cmdline.c, memparse): with a suffix, rounded down to
-// pages; nothing at all is 0.
+// memparse reads bytes as the kernel does (mm/page_counter.c, page_counter_memparse; lib/cmdline.c, memparse; lib/vsprintf.c, simple_strtoull):
+// decimal, hexadecimal or octal digits, of which 64 bits count, with a suffix, rounded down to pages; nothing at all is 0.
 func memparse(text string) (uint64, error) {
 	if text == "max" {
 		return cgroup.Max, nil
 	}
-	digits := strings.TrimRight(text, "kKmMgGtTpPeE")
-	v, err := strconv.ParseUint("0"+digits, 10, 64)
-	if suffix := strings.ToLower(text[len(digits):]); len(suffix) == 1 {
-		v <<= 10 * (1 + strings.Index("kmgtpe", suffix))
-	} else if suffix != "" {
-		return 0, unix.EINVAL
+	base, rest := uint64(10), strings.ToLower(text)
+	switch {
+	case len(rest) > 2 && strings.HasPrefix(rest, "0x") && strings.IndexByte(digits, rest[2]) >= 0:
+		base, rest = 16, rest[2:]
+	case strings.HasPrefix(rest, "0"):
+		base = 8
 	}
-	if err != nil {
+	var v uint64
+	for ; rest != ""; rest = rest[1:] {
+		digit := strings.IndexByte(digits[:base], rest[0])
+		if digit < 0 {
+			break
+		}
+		v = v*base + uint64(digit)
+	}
+	if power := strings.Index("kmgtpe", rest); len(rest) == 1 && power >= 0 {
+		v <<= 10 * (1 + power)
+	} else if rest != "" {
 		return 0, unix.EINVAL
 	}
 	if v >= 1<<63-page { // PAGE_COUNTER_MAX
@@ -153,6 +163,8 @@ func memparse(text string) (uint64, error) {
 	}
 	return v &^ (page - 1), nil
 }
+
+const digits = "0123456789abcdef"
 
 // unblocked reports whether a write of a limit leaves out the reclaim: Linux 6.17 and later, for a file that was opened with O_NONBLOCK.
 func (k *Kernel) unblocked(flags int) bool { return flags&unix.O_NONBLOCK != 0 && k.atLeast(6, 17) }
@@ -189,6 +201,9 @@ func writeOOMGroup(_ *Kernel, g *group, text string, _ int) error {
 
 // writeReclaim is mm/memcontrol.c, memory_reclaim (from 6.16 on mm/vmscan.c, user_proactive_reclaim).
 func (k *Kernel) writeReclaim(g *group, text string, _ int) error {
+	if text == "" || strings.IndexByte(digits[:10], text[0]) < 0 {
+		return unix.EINVAL
+	}
 	amount, option, has := strings.Cut(text, " ")
 	want, err := memparse(amount)
 	swappiness := 60
@@ -224,6 +239,7 @@ func (k *Kernel) writeMems(g *group, text string, _ int) error {
 }
 
 // enable is a write of cgroup.subtree_control. A controller that is switched off takes its files with it, and they come back with their defaults.
+// But memory stays behind them where io is enabled, as runc does, which needs it: only limits are lost (cgroup_control, mem_cgroup_css_reset).
 func (k *Kernel) enable(g *group, text string, _ int) error {
 	for word := range strings.FieldsSeq(text) {
 		if !slices.Contains(controllers, word[1:]) || word[0] != '+' && word[0] != '-' {
@@ -252,8 +268,7 @@ func (k *Kernel) reset(g *group, controller string) {
 		child.values = defaults()
 		switch controller {
 		case "memory":
-			child.mems = before.mems
-			child.events, child.local, child.peak = [eventKinds]uint64{}, [eventKinds]uint64{}, child.current
+			child.mems, child.oomGroup, child.others = before.mems, before.oomGroup, before.others
 		case "cpuset":
 			child.values, child.mems = before, 0
 			k.migrate(child, g.effective)

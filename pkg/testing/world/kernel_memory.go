@@ -179,8 +179,8 @@ func (k *Kernel) givers(s scan, g *group, minimum, low uint64, found []giver) []
 		protection = max(minimum, low)
 	}
 	can := min(reclaimable(g.own, s)+min(k.swapRoom(s, g), swappable(g.own, s)), less(g.current, protection)) &^ (page - 1)
-	if can > 0 {
-		found = append(found, giver{g, can, s.low && low > 0 && g.current <= low})
+	if below := s.low && low > 0 && g.current <= low; can > 0 || below {
+		found = append(found, giver{g, can, below})
 	}
 	var mins, lows uint64
 	for _, child := range g.children {
@@ -235,12 +235,10 @@ func (k *Kernel) reclaim(s scan, want uint64) (got uint64) {
 			}
 			before := got
 			for i, bytes := range shares(want-got, can) {
-				if bytes > 0 {
-					if givers[i].low {
-						k.moved(givers[i].group, eventLow, 1)
-					}
-					got += k.shrink(s, givers[i].group, bytes)
+				if givers[i].low && (bytes > 0 || can[i] == 0) { // one with pages only below it is passed, too
+					k.moved(givers[i].group, eventLow, 1)
 				}
+				got += k.shrink(s, givers[i].group, bytes)
 			}
 			if got == before {
 				break

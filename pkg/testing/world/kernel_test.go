@@ -27,30 +27,37 @@ func machine() Machine {
 	return Machine{Kernel: "6.18.0", Nodes: []NUMANode{{Memory: 1 << 30, Outside: 100 * mib, CPUs: 4, Hugepages: 8}, {Memory: 1 << 30, Outside: 100 * mib, CPUs: 4}}}
 }
 
+// TestScripts plays on the model what TestScriptsOnThisKernel plays in virtual machines.
 func TestScripts(t *testing.T) {
-	scripts, err := filepath.Glob("testdata/kernel/*.txt")
-	if err != nil || len(scripts) == 0 {
-		t.Fatal("no scripts", err)
-	}
-	for _, name := range scripts {
-		t.Run(filepath.Base(name), func(t *testing.T) {
-			script, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			read, err := Play(NewKernel(machine(), t.TempDir()), string(script))
-			if t.Log(strings.Join(read, "\n")); err != nil {
-				t.Error(err)
-			}
-		})
+	for _, release := range []string{"6.18.0", "6.12.95", "6.1.176"} {
+		for name, script := range Scripts() {
+			t.Run(name+" "+release, func(t *testing.T) {
+				m := machine()
+				m.Kernel, m.Swap = release, 256*mib
+				for _, line := range Play(NewKernel(m, t.TempDir()), release, script) {
+					if t.Logf("%d: %s: %s", line.Number, line.Text, line.Got); line.Err != nil {
+						t.Errorf("line %d: %s: %v", line.Number, line.Text, line.Err)
+					}
+				}
+			})
+		}
 	}
 }
 
 func TestAScriptSaysWhichLineIsNotFulfilled(t *testing.T) {
-	_, err := Play(NewKernel(machine(), t.TempDir()), "mkdir a\nread a/memory.high = 1\nwrite a/memory.high 0 EINVAL\nlift a\n")
-	want := "line 2: read a/memory.high = 1: it is \"max\"\nline 3: write a/memory.high 0 EINVAL: the error is \"\", want \"EINVAL\"\nline 4: lift a: no such command"
-	if err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+	const script = "mkdir a\nread a/memory.high = 1\nwrite a/memory.high 0 EINVAL\nlift a\n6.18+ mkdir b\n6.18- mkdir c\nwatch a\nheard b:create\n"
+	want := "2: it is \"max\"\n3: the error is \"\", want \"EINVAL\"\n4: no such command\n8: it is \"\"\n"
+	got := ""
+	for _, line := range Play(NewKernel(machine(), t.TempDir()), "6.12", script) {
+		if line.Number == 5 {
+			t.Errorf("played: %s", line.Text)
+		}
+		if line.Err != nil {
+			got += fmt.Sprintf("%d: %v\n", line.Number, line.Err)
+		}
+	}
+	if got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -63,7 +63,7 @@ func write(t *testing.T, text string, parts ...string) {
 // rawWrite does without os.File: for memory.reclaim, which answers EAGAIN when
 // it could not free all, Go's poller would wait for ever.
 func rawWrite(name, text string) error {
-	fd, err := syscall.Open(name, syscall.O_WRONLY, 0)
+	fd, err := syscall.Open(name, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)
 	}

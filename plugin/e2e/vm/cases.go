@@ -86,6 +86,7 @@ var choices = map[string]choice{
 	"TestValuesAtEveryLevel":                       {on(systemd24, kernel61, crioCgroupfs, crioSystemd), on(cgroupfs24, cgroupfs17)}, // each driver, runtime and kernel; TestEveryFileBesideTheKubelet has containerd 2.4 with cgroupfs
 
 	// The kernel.
+	"TestScriptsOnThisKernel":                     {on(cgroupfs24), on(kernel61)},                         // each kernel's memory control, and the model of it
 	"TestThrottlingIsReal":                        {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high
 	"TestStallGuardLetsContainersThrough":         {on(cgroupfs24), on(kernel61)},                         // each kernel's memory.pressure and its triggers
 	"TestProtectionHoldsWhenKubepodsIsReclaimed":  {on(cgroupfs24), on(systemd24, crioSystemd, kernel61)}, // each kernel's memory.min
