@@ -77,7 +77,7 @@ type Line struct {
 //	read a/memory.events high    the whole file, or a key of it
 //	end a                        the processes of the cgroup
 //	watch a                      as the daemon does: a cgroup for what is made, removed and written in it, a file for what the kernel counts
-//	heard a/memory.high:close    what the watches said since the last time: of create, delete, close and modify, each once
+//	heard a/memory.high:close    what the watches said since the last time: of create, delete, close and modify, each once; after a +, at least
 //
 // A write and a mkdir may end in the error that is expected (EINVAL). A read may end in =, <, > or ~ (a sixteenth more or less, and 3 MiB) and
 // a size. A line that begins with 6.9+ or 6.9- is for kernels from this version on, or before it. Play returns the lines that were played.
@@ -98,6 +98,9 @@ func Play(stage Stage, version, script string) (lines []Line) {
 		}
 		got, err := p.play(words)
 		lines = append(lines, Line{i + 1, strings.Join(words, " "), got, err})
+	}
+	if p.in != nil {
+		_ = p.in.Close()
 	}
 	return lines
 }
@@ -160,12 +163,16 @@ func (p *player) play(words []string) (string, error) {
 	case "watch":
 		return "", p.watch(at, dir, file)
 	case "heard":
-		slices.Sort(rest)
-		text, err := p.hear()
-		if err != nil {
-			return "", err
+		heard, err := p.hear()
+		text := strings.Join(heard, " ")
+		if more := len(rest) > 0 && rest[0] == "+"; more && err == nil {
+			heard = slices.DeleteFunc(heard, func(event string) bool { return !slices.Contains(rest, event) })
+			rest = rest[1:]
 		}
-		return text, compare(text, "=", strings.Join(rest, " "))
+		if slices.Sort(rest); err == nil && !slices.Equal(heard, rest) {
+			err = fmt.Errorf("it is %q", text)
+		}
+		return text, err
 	}
 	return "", errors.New("no such command")
 }
@@ -190,23 +197,23 @@ func (p *player) watch(at, dir, file string) (err error) {
 }
 
 // hear reads events up to a cgroup's that it makes.
-func (p *player) hear() (string, error) {
+func (p *player) hear() ([]string, error) {
 	p.heard++
 	end := fmt.Sprint("heard", p.heard)
 	if err := p.Make(end); err != nil {
-		return "", err
+		return nil, err
 	}
 	heard := map[string]bool{}
 	for buffer := make([]byte, 64<<10); ; {
 		n, err := p.in.Read(buffer)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		for data := buffer[:n]; len(data) > 0; {
 			length := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(data[12:]))
 			name := strings.TrimRight(string(data[unix.SizeofInotifyEvent:length]), "\x00")
 			if name == end {
-				return strings.Join(slices.Sorted(maps.Keys(heard)), " "), nil
+				return slices.Sorted(maps.Keys(heard)), nil
 			}
 			if at := p.watches[int32(binary.NativeEndian.Uint32(data))]; at != "" {
 				heard[strings.TrimSuffix(at+"/"+name, "/")+":"+eventName(binary.NativeEndian.Uint32(data[4:]))] = true

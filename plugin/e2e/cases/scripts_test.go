@@ -92,6 +92,7 @@ func newStage(t *testing.T, dir, files string) *stage {
 		if err := s.Remove("."); err != nil {
 			t.Error(err)
 		}
+		_ = os.Remove(filepath.Dir(dir)) // as the last of them
 	})
 	return s
 }
@@ -156,7 +157,8 @@ func (s *stage) Text(cgroup, file string) (string, error) {
 // Wait first has the processes get what they want, or be stopped at a memory.high: a slow machine needs longer than the model's.
 func (s *stage) Wait(d time.Duration) {
 	for _, p := range s.processes {
-		for deadline := time.Now().Add(waitLimit); !p.ready() && s.stopped(p.cgroup) == p.stopped; time.Sleep(50 * time.Millisecond) {
+		before := s.stopped(p.cgroup)
+		for deadline := time.Now().Add(waitLimit); !p.ready() && s.stopped(p.cgroup) == before; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				s.t.Errorf("%s: %s: not within %v", p.cgroup, p.step, waitLimit)
 				return
@@ -178,7 +180,6 @@ func (s *stage) stopped(cgroup string) (times uint64) {
 type worker struct {
 	*exec.Cmd
 	cgroup, step string
-	stopped      uint64        // in its cgroup before it began
 	done         chan struct{} // closed when it has what it wants, or has ended
 }
 
@@ -222,7 +223,7 @@ func (s *stage) Start(cgroup string, p world.Program, who world.Who, _ func(worl
 		return func() {}
 	}
 	defer in.Close()
-	w := &worker{exec.Command(setup.Workload, steps...), cgroup, step, s.stopped(cgroup), make(chan struct{})}
+	w := &worker{exec.Command(setup.Workload, steps...), cgroup, step, make(chan struct{})}
 	w.Env = []string{"GOMAXPROCS=1", "GOGC=off"} // it has less memory of its own then
 	w.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(in.Fd())}
 	out, err := w.StdoutPipe()
