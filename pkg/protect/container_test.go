@@ -297,7 +297,7 @@ func TestReconcileLooksAtABoundedNumberOfRows(t *testing.T) {
 		n.reconcile(t)
 	}
 	for _, r := range n.rows {
-		if r.any(state.compared) && !r.compared.After(began) {
+		if r.any((*file).compared) && !r.compared.After(began) {
 			t.Errorf("%s has not been compared", r.cgroup)
 		}
 	}

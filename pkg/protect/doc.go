@@ -17,7 +17,7 @@
 //     memory than BoundMigration allows, and NoteMigration takes what the runtime moves when it is asked to write them;
 //   - Run reconciles every period and at each write of another writer, and makes the late writes. It needs no help.
 //
-// Each file has a state (state.go), and a table says to which state an event leads. A pass (pass.go) compares and plans under the
+// What is known of each file, and what becomes of it, is in state.go. A pass (pass.go) compares and plans under the
 // lock, stores the journal's lines, writes without the lock, and enters what came of it. memory.high and cpuset.mems have a way of
 // their own (slow.go), and so has what systemd is to hold (queue.go): both plan under the lock, write without it, and enter what came
 // of it.

@@ -80,4 +80,4 @@ func (p *Protector) containerRows() (count int) {
 }
 
 // settled reports whether there is nothing to do for any file.
-func (r *row) settled() bool { return !r.any(func(s state) bool { return !s.settled() }) }
+func (r *row) settled() bool { return !r.any(func(f *file) bool { return !f.settled() }) }

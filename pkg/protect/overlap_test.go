@@ -149,7 +149,7 @@ func (w *overlaps) desire(dir string) {
 // end ends a container. Its cgroup may stay.
 func (w *overlaps) end(dir string) {
 	under := func(r *row) bool { return r.cgroup == dir }
-	if slices.ContainsFunc(w.slow, func(s slowly) bool { return under(s.row) && s.step.work == write }) ||
+	if slices.ContainsFunc(w.slow, func(s slowly) bool { return under(s.row) && s.step.writes }) ||
 		slices.ContainsFunc(w.writes, func(p planned) bool { return under(p.row) }) {
 		w.ended++
 	}
@@ -218,16 +218,16 @@ func (w *overlaps) writeFast() {
 func (w *overlaps) goOn(i int) {
 	s := &w.slow[i]
 	switch {
-	case s.step.work != write:
+	case !s.step.writes:
 		var counted cgroupfs.Counted
 		if s.turn {
 			counted = w.count(w.t.Context(), s.dir, s.scope.unbounded)
 		}
 		s.step = w.nextStep(s.scope, s.change, s.turn, counted)
-		switch s.step.work {
-		case wait:
+		switch {
+		case s.step.waits:
 			s.turn = !slices.ContainsFunc(w.slow, func(o slowly) bool { return o.turn && o.row == s.row })
-		case rest:
+		case !s.step.writes:
 			w.slow = slices.Delete(w.slow, i, i+1)
 		}
 	case !s.put:
@@ -266,7 +266,7 @@ func (w *overlaps) drain() {
 
 func (w *overlaps) verify(walk int) {
 	for dir, target := range w.living {
-		if r := w.rows[dir]; r == nil || !r.settled() || r.any(func(s state) bool { return s == ended }) {
+		if r := w.rows[dir]; r == nil || !r.settled() || r.any(func(f *file) bool { return f.aim == over }) {
 			w.t.Fatalf("walk %d: %s is not settled: %+v", walk, dir, r)
 		}
 		for _, part := range w.rows[dir].parts {

@@ -65,13 +65,10 @@ func (c change) file() *file { return &c.files[c.index] }
 func (c change) knob() cgroup.Knob { return knobs[c.index] }
 
 // due reports whether it has to be written.
-func (c change) due() bool {
-	w := works[c.file().state]
-	return w == write || w == read && c.blind
-}
+func (c change) due() bool { return c.file().toWrite() || c.file().toRead() && c.blind }
 
 // lowers reports whether the change takes something away.
-func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want < f.have }
+func (c change) lowers() bool { f := c.file(); return f.known() && f.want < f.have }
 
 // before is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
 // values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
@@ -79,7 +76,7 @@ func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want 
 // desired.
 func (c change) before() string {
 	kubelets := c.level == cgroup.LevelPod && c.index != mems || c.index == oomGroup
-	if f := c.file(); kubelets && f.state.known() && (c.fresh || f.have != f.want) {
+	if f := c.file(); kubelets && f.known() && (c.fresh || f.have != f.want) {
 		return c.knob().Format(f.have)
 	}
 	return ""
@@ -181,18 +178,18 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 	return s
 }
 
-// wants reports whether a file in such a state is looked at.
-func (within scope) wants(s state) bool { return s.compared() && !(within.unread && s.settled()) }
+// wants reports whether such a file is looked at.
+func (within scope) wants(f *file) bool { return f.compared() && !(within.unread && f.settled()) }
 
 // compareFile compares one file.
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 	f := c.file()
-	if !s.wants(f.state) {
+	if !s.wants(f) {
 		return
 	}
-	if !s.unread || works[f.state] == read {
-		then, err := p.read(c, now)
-		if then != none && c.level == cgroup.LevelContainer {
+	if !s.unread || f.toRead() {
+		found, err := p.read(c, now)
+		if found != none && c.level == cgroup.LevelContainer {
 			s.missing++
 		}
 		s.add(c.part, err)
@@ -214,20 +211,20 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 }
 
 // read reads what a file holds. A cgroup that is not there is no error.
-func (p *Protector) read(c change, now time.Time) (effect, error) {
+func (p *Protector) read(c change, now time.Time) (surprise, error) {
 	f := c.file()
 	value, err, fresh := uint64(0), error(nil), false
 	for !fresh {
 		before := f.changes
 		p.outside(func() { value, err = p.tree.Get(c.dir, c.knob()) })
 		fresh = f.changes == before
-		if !f.state.compared() { // it is somebody else's by now
+		if !f.compared() { // it is somebody else's by now
 			return none, nil
 		}
 	}
 	if err != nil {
-		seen := f.state.known()
-		f.on(unknown)
+		seen := f.known()
+		f.unreadable()
 		if !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
@@ -236,19 +233,19 @@ func (p *Protector) read(c change, now time.Time) (effect, error) {
 		}
 		return none, nil
 	}
-	then := f.is(p.rounded(f, c.index, value), c.same())
-	if then == externalChange {
+	found := f.is(p.rounded(f, c.index, value), c.told())
+	if found == externalChange {
 		f.backoff.hit(now)
 		if !p.unconfirmed(c.row) { // until then systemd may write an older value of ours
 			p.countExternalChange(c)
 		}
 	}
-	return then, nil
+	return found, nil
 }
 
 // readAgain reads a file whose content is not known any more since it was compared: another pass has written it, or failed to.
 func (p *Protector) readAgain(c *change) (err error) {
-	if works[c.file().state] == read && !c.blind {
+	if c.file().toRead() && !c.blind {
 		_, err = p.read(*c, p.now())
 		c.blind = err != nil
 	}
@@ -384,9 +381,9 @@ func (p *Protector) plan(s *pass) (todo plan) {
 		case c.index >= high:
 			todo.slow = append(todo.slow, c)
 		default:
-			todo.writes = append(todo.writes, planned{change: c, value: f.want, put: !f.state.known() || f.have != f.want})
+			todo.writes = append(todo.writes, planned{change: c, value: f.want, put: !f.known() || f.have != f.want})
 			f.writes++
-			f.on(begin)
+			f.begin()
 		}
 	}
 	return todo
@@ -410,16 +407,20 @@ func (p *Protector) record(s *pass, writes []planned) {
 // may write. A file that holds nothing of ours is not restored: another writer's value may be in it.
 func (p *Protector) written(c change, value uint64, err error) error {
 	if err == nil {
-		p.tell(c, c.file().returned(value))
+		if c.file().returned(value) {
+			p.tell(c)
+		}
 		return nil
 	}
-	c.file().on(fail)
+	c.file().failed()
 	if c.noted && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
 		p.journal.forget(c.cgroup, c.knob(), false)
 	}
 	switch {
 	case errors.Is(err, cgroupfs.ErrOwn):
-		c.on(refusing)
+		if c.state == desired {
+			c.state = refused
+		}
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -429,7 +430,7 @@ func (p *Protector) written(c change, value uint64, err error) error {
 
 // noteChange enters a change in the journal, before it is made, and reports whether it was not there. A value that is put back is.
 func (p *Protector) noteChange(c change) bool {
-	if c.isInner() || c.file().state.back() {
+	if c.isInner() || c.file().aim == back {
 		return false
 	}
 	return p.note(Entry{Cgroup: c.cgroup, Knob: c.knob(), Unit: p.unit(c.row), Restore: c.before()})
@@ -464,7 +465,7 @@ func (p *Protector) countFailures(failed []error) {
 func (p *Protector) left(r *row) bool {
 	some := r.unclear || p.unconfirmed(r)
 	for _, f := range r.all() {
-		some = some || !f.state.settled() || f.writes > 0
+		some = some || !f.settled() || f.writes > 0
 	}
 	return some && !p.ended(r.cgroup)
 }
@@ -477,8 +478,7 @@ func (p *Protector) forgetRestored(r *row) {
 		for _, t := range r.parts {
 			f := &t.files[i]
 			atDefault = atDefault && f.want == initial[i]
-			back := f.state == backHeld || f.state == held && atDefault
-			restored = restored && back && f.writes == 0
+			restored = restored && f.knows == held && (f.aim == back || atDefault) && f.writes == 0
 		}
 		if !restored || r.unclear || p.unconfirmed(r) {
 			continue
@@ -487,8 +487,8 @@ func (p *Protector) forgetRestored(r *row) {
 			p.journal.forget(r.cgroup, knobs[i], atDefault)
 		}
 		for _, t := range r.parts {
-			if f := &t.files[i]; f.state == backHeld {
-				f.on(confirm)
+			if f := &t.files[i]; f.aim == back {
+				f.confirm()
 			}
 		}
 	}

@@ -46,7 +46,6 @@ type Protector struct {
 	mu         sync.Mutex // held for no wait and no system call on a cgroup: see outside
 	rows       map[string]*row
 	below      map[string]int // rows by the cgroup right above them
-	round      int            // of DesireAll
 	unsettled  map[*row]bool  // what Settle has to look at
 	delayed    map[*row]files // those of which the kernel told, or with a repair that waits
 	blind      bool           // a cgroup could not be watched, in the log

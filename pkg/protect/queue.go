@@ -68,10 +68,10 @@ func (p *Protector) unit(r *row) string {
 	return cgroup.Unit(r.cgroup)
 }
 
-// tell has systemd receive the value of a file, where that is the effect. The lock is held.
-func (p *Protector) tell(c change, then effect) {
+// tell has systemd receive the value of a file. The lock is held.
+func (p *Protector) tell(c change) {
 	unit := p.unit(c.row)
-	if then != tell || c.isInner() || unit == "" || property[c.knob()] == "" {
+	if c.isInner() || unit == "" || property[c.knob()] == "" {
 		return
 	}
 	next := &queued{unit: unit, values: map[cgroup.Knob]uint64{}}

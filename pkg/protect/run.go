@@ -165,7 +165,7 @@ func (p *Protector) Unwritable() (cgroups []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for dir, r := range p.rows {
-		if r.level == cgroup.LevelContainer && r.state == refused && r.any(func(s state) bool { return works[s] == read || works[s] == write }) {
+		if r.level == cgroup.LevelContainer && r.state == refused && r.any(func(f *file) bool { return f.toRead() || f.toWrite() }) {
 			cgroups = append(cgroups, dir)
 		}
 	}

@@ -60,7 +60,7 @@ func (c change) raises() bool {
 	case f.writes > 0:
 		return f.want > f.writing || f.want == f.writing && f.raising
 	}
-	return f.state.known() && f.want > f.have
+	return f.known() && f.want > f.have
 }
 
 // postpone makes the write of a slow file a late one.
@@ -156,15 +156,15 @@ func (p *Protector) hold(ctx context.Context, within scope, c change) error {
 		if inTurn && c.index == mems {
 			pages = p.count(ctx, c.dir, within.unbounded)
 		}
-		switch next := p.nextStep(within, c, inTurn, pages); next.work {
-		case wait:
+		switch next := p.nextStep(within, c, inTurn, pages); {
+		case next.waits:
 			select {
 			case c.turn <- true:
 				inTurn = true
 				defer func() { <-c.turn }()
 			case <-ctx.Done():
 			}
-		case write:
+		case next.writes:
 			if err := p.recordSlow(c, next.value, p.tree.Set(c.dir, c.knob(), next.value)); err != nil {
 				return err
 			}
@@ -178,9 +178,9 @@ func (p *Protector) hold(ctx context.Context, within scope, c change) error {
 
 // step is what hold does next: it writes, waits for its turn, or ends.
 type step struct {
-	work  work
-	value uint64
-	err   error
+	waits, writes bool
+	value         uint64
+	err           error
 }
 
 // nextStep plans one write.
@@ -192,8 +192,9 @@ func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs
 	switch {
 	case !c.due():
 		return step{err: err}
-	case f.state.known() && f.have == f.want:
-		p.tell(c, f.on(wrote))
+	case f.known() && f.have == f.want:
+		f.returned(f.want)
+		p.tell(c)
 		return step{}
 	case p.noteChange(c): // the journal has forgotten it meanwhile: a new pass waits for its file
 		p.postpone(c)
@@ -203,19 +204,19 @@ func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs
 		p.postpone(c)
 		return step{}
 	case !inTurn:
-		return step{work: wait}
+		return step{waits: true}
 	case c.index == mems:
 		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), within.unbounded)
 		if err != nil {
-			f.on(unknown)
+			f.unreadable()
 		}
 		if !may {
 			return step{err: err} // what is blocked is decided again by Reconcile
 		}
 	}
 	f.writes, f.writing, f.raising = f.writes+1, f.want, raises
-	f.on(begin)
-	return step{work: write, value: f.want}
+	f.begin()
+	return step{writes: true, value: f.want}
 }
 
 // recordSlow enters what came of a write.
@@ -230,7 +231,7 @@ func (p *Protector) recordSlow(c change, value uint64, err error) error {
 func (p *Protector) leaveLate(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w := works[c.file().state]; w == read || w == write {
+	if f := c.file(); f.toRead() || f.toWrite() {
 		p.postpone(c)
 	}
 }

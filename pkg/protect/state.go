@@ -2,186 +2,13 @@ package protect
 
 import "time"
 
-// A state is what is known of one file of a cgroup, beside what is desired of it.
-type state uint8
-
-const (
-	never state = iota // no state: in the table of transitions, what cannot happen
-
-	ended // the cgroup's row has ended: what is still heard of the file is dropped
-	alone // no value is desired
-
-	// A value is desired, and none of ours was in the file.
-	unread  // what it holds is not known
-	differs // it holds another value
-	found   // it holds the value, which we have not written: systemd may not hold it
-	begun   // our first value is being written
-
-	// A value is desired, and one of ours is or was in the file.
-	unsure
-	changed // it holds another value
-	held
-	announced // the runtime is about to write it
-
-	// The file goes back to the kernel's default.
-	backUnsure
-	backDiffers // or systemd does
-	backHeld    // until systemd has confirmed it, and crun's cgroup inside holds it too
-	backAnnounced
-
-	states
-)
-
-// An event is what happens to one file.
-type event uint8
-
-const (
-	desire     event = iota // a value
-	undesire                // the kernel's default is to return
-	leave                   // no value is desired, and there is no default to return to
-	orphan                  // the journal has the file: an earlier run wrote it
-	announce                // the runtime is about to write what is desired
-	compare                 // it should have written
-	readOther               // the file was read, and holds another value than the desired
-	readHeld                // it holds the desired value, and systemd does as well
-	readUntold              // it holds the desired value, which systemd may not hold
-	unknown                 // it could not be read
-	begin                   // a write begins
-	wrote                   // it has returned, and its value is the desired one
-	wroteOld                // it has returned, and another value is desired by now
-	fail                    // it has failed
-	confirm                 // nothing can overwrite the default any more
-	end                     // the row ends
-	events
-)
-
-// transitions is the next state of a file.
-var transitions = [states][events]state{
-	ended: {wrote: ended, wroteOld: ended, fail: ended},
-	alone: {
-		desire: unread, undesire: alone, leave: alone, orphan: backUnsure, announce: alone, compare: alone,
-		unknown: alone, wrote: alone, wroteOld: alone, fail: alone, end: ended,
-	},
-	unread: {
-		desire: unread, undesire: alone, leave: alone, announce: announced, compare: unread,
-		readOther: differs, readHeld: held, readUntold: found, unknown: unread,
-		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
-	},
-	differs: {
-		desire: differs, undesire: alone, leave: alone, announce: announced, compare: differs,
-		readOther: differs, readHeld: held, readUntold: found, unknown: unread,
-		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
-	},
-	found: {
-		desire: differs, undesire: alone, leave: alone, announce: announced, compare: found,
-		readOther: differs, readHeld: held, readUntold: found, unknown: unread,
-		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
-	},
-	begun: {
-		desire: begun, undesire: backUnsure, leave: alone, announce: announced, compare: begun,
-		readOther: begun, readHeld: held, readUntold: begun, unknown: begun,
-		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
-	},
-	unsure: {
-		desire: unsure, undesire: backUnsure, leave: alone, announce: announced, compare: unsure,
-		readOther: changed, readHeld: held, readUntold: held, unknown: unsure,
-		begin: unsure, wrote: held, wroteOld: unsure, fail: unsure, end: ended,
-	},
-	changed: {
-		desire: changed, undesire: backDiffers, leave: alone, announce: announced, compare: changed,
-		readOther: changed, readHeld: held, readUntold: held, unknown: unsure,
-		begin: changed, wrote: held, wroteOld: unsure, fail: unsure, end: ended,
-	},
-	held: {
-		desire: changed, undesire: backDiffers, leave: alone, announce: announced, compare: held,
-		readOther: changed, readHeld: held, readUntold: held, unknown: unsure,
-		wrote: held, wroteOld: unsure, fail: unsure, end: ended,
-	},
-	announced: {
-		desire: announced, undesire: backAnnounced, leave: alone, announce: announced, compare: unsure,
-		unknown: announced, wrote: announced, wroteOld: announced, fail: announced, end: ended,
-	},
-	backUnsure: {
-		desire: unsure, undesire: backUnsure, announce: backAnnounced, compare: backUnsure,
-		readOther: backDiffers, readHeld: backDiffers, readUntold: backDiffers, unknown: backUnsure,
-		begin: backUnsure, wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, end: ended,
-	},
-	backDiffers: {
-		desire: changed, undesire: backDiffers, announce: backAnnounced, compare: backDiffers,
-		readOther: backDiffers, readHeld: backDiffers, readUntold: backDiffers, unknown: backUnsure,
-		begin: backDiffers, wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, end: ended,
-	},
-	backHeld: {
-		desire: changed, undesire: backHeld, announce: backAnnounced, compare: backHeld,
-		readOther: backDiffers, readHeld: backHeld, readUntold: backHeld, unknown: backUnsure,
-		wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, confirm: alone, end: ended,
-	},
-	backAnnounced: {
-		desire: announced, undesire: backAnnounced, announce: backAnnounced, compare: backUnsure,
-		unknown: backAnnounced, wrote: backAnnounced, wroteOld: backAnnounced, fail: backAnnounced, end: ended,
-	},
-}
-
-// work is what a state has left to do.
-type work uint8
-
-const (
-	rest   work = iota
-	ignore      // nothing, and no pass compares it
-	wait        // for the runtime, and no pass compares it
-	read
-	write // the value, or where the file holds it, to systemd alone
-)
-
-var works = [states]work{
-	ended: ignore, alone: ignore, held: rest, backHeld: rest, announced: wait, backAnnounced: wait,
-	unread: read, unsure: read, backUnsure: read,
-	differs: write, found: write, begun: write, changed: write, backDiffers: write,
-}
-
-// known reports whether file.have is what the file was last seen to hold.
-func (s state) known() bool { return s != begun && (works[s] == rest || works[s] == write) }
-
-// compared reports whether a pass over the cgroup reads the file.
-func (s state) compared() bool { return works[s] != ignore && works[s] != wait }
-
-// settled reports whether there is nothing to do, now or later.
-func (s state) settled() bool { return works[s] == rest || works[s] == ignore }
-
-// back reports whether the file goes back to the kernel's default.
-func (s state) back() bool { return s >= backUnsure && s <= backAnnounced }
-
-// An effect is what a transition means beyond its file.
-type effect uint8
-
-const (
-	none           effect = iota
-	missing               // the file does not hold what somebody should have written
-	externalChange        // another writer changed it
-	tell                  // systemd is to hold the value as well
-)
-
-// effectOf is the effect of an event in a state.
-func effectOf(s state, e event) effect {
-	switch {
-	case e == readOther && (s == held || s == backHeld):
-		return externalChange
-	case e == readOther && (s == unread || s == unsure):
-		return missing
-	case e == wrote && s.compared():
-		return tell
-	}
-	return none
-}
-
-// impossible is told of an event that cannot happen in a state. The state stays; tests fail.
-var impossible = func(state, event) {}
-
 // file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
 type file struct {
-	state   state
+	aim     aim
+	knows   knowledge
+	ours    bool // a value of ours is or was in it
 	want    uint64
-	have    uint64 // where the state is known
+	have    uint64 // where it is known
 	backoff backoff
 
 	changes uint64 // events beside reads: what was read before one says nothing
@@ -192,81 +19,177 @@ type file struct {
 	externalChanges uint64 // so often did another writer change it
 }
 
-// on makes a transition.
-func (f *file) on(e event) effect {
-	next, then := transitions[f.state][e], effectOf(f.state, e)
-	if next == never {
-		impossible(f.state, e)
-		return none
-	}
-	if e < readOther || e > unknown {
-		f.changes++
-	}
-	if f.state = next; works[next] == rest {
-		f.backoff.due = time.Time{}
-	}
-	return then
+// An aim is what is to become of a file.
+type aim uint8
+
+const (
+	alone  aim = iota // no value is desired
+	wanted            // a value is
+	back              // the kernel's default is to return, or what was there before
+	over              // its row has ended: what is still heard of the file changes nothing
+)
+
+// knowledge is what is known of a file with an aim.
+type knowledge uint8
+
+const (
+	unread    knowledge = iota // what it holds is not known
+	announced                  // the runtime is about to write it
+	begun                      // our first value is being written
+	differs                    // it holds another value than the desired, or systemd may
+	found                      // it holds the desired value, which we have not written: systemd may not hold it
+	held                       // it holds the desired value, and systemd does as well
+)
+
+// compared reports whether a pass over the cgroup reads the file.
+func (f *file) compared() bool { return (f.aim == wanted || f.aim == back) && f.knows != announced }
+
+// settled reports whether there is nothing to do, now or later.
+func (f *file) settled() bool { return f.aim == alone || f.aim == over || f.knows == held }
+
+// known reports whether have is what the file was last seen to hold.
+func (f *file) known() bool { return f.knows >= differs }
+
+// toRead and toWrite report what is left to do: to read it, or to write the value, where the file holds it to systemd alone.
+func (f *file) toRead() bool  { return f.compared() && f.knows == unread }
+func (f *file) toWrite() bool { return f.compared() && f.knows >= begun && f.knows != held }
+
+// toward gives the file an aim.
+func (f *file) toward(aim aim, knows knowledge) {
+	f.aim, f.knows, f.ours = aim, knows, f.ours && aim != alone
 }
 
-// is enters what a file holds. same is readHeld or readUntold.
-func (f *file) is(value uint64, same event) effect {
-	if f.have = value; value == f.want {
-		return f.on(same)
-	}
-	return f.on(readOther)
-}
+// hold enters that the file and systemd hold what is desired.
+func (f *file) hold() { f.knows, f.ours, f.backoff.due = held, true, time.Time{} }
 
-// desire makes a value the desired one.
-func (f *file) desire(value uint64, same event) {
+// desire makes a value the desired one. told reports whether systemd holds what the file does.
+func (f *file) desire(value uint64, told bool) {
+	f.changes++
 	f.want = value
-	if f.on(desire); f.state.known() && f.have == value {
-		f.on(same)
+	f.ours = f.ours || f.aim == back
+	if f.aim = wanted; !f.known() {
+		return
+	}
+	if f.knows = differs; f.have == value {
+		f.is(value, told)
 	}
 }
 
 // undesire has the file go back to a default, if a value of ours may be in it.
 func (f *file) undesire(initial uint64) {
-	there := works[f.state] == rest && f.have == initial
+	f.changes++
 	f.want = initial
-	if f.on(undesire); there {
-		f.on(wrote)
+	there := f.knows == held && f.have == initial
+	switch {
+	case f.aim != wanted:
+		return
+	case f.knows == announced:
+		f.aim = back
+	case !f.ours && f.knows != begun:
+		f.toward(alone, unread)
+	case f.known():
+		f.toward(back, differs)
+	default:
+		f.toward(back, unread)
+	}
+	if there {
+		f.hold()
 	}
 }
 
-// returned enters that a value was written.
-func (f *file) returned(value uint64) effect {
-	if value != f.want {
-		return f.on(wroteOld)
+// leave has no value desired, and no default return.
+func (f *file) leave() {
+	if f.changes++; f.aim == wanted {
+		f.toward(alone, unread)
 	}
+}
+
+// announce says that the runtime is about to write what is desired.
+func (f *file) announce() {
+	if f.changes++; f.aim != alone {
+		f.knows = announced
+	}
+}
+
+// compare says that the runtime should have written it.
+func (f *file) compare() {
+	if f.changes++; f.knows == announced {
+		f.knows, f.ours = unread, true
+	}
+}
+
+// A surprise is what a read may show.
+type surprise uint8
+
+const (
+	none           surprise = iota
+	missing                 // the file does not hold what somebody should have written
+	externalChange          // another writer changed it
+)
+
+// is enters what a file that is compared was read to hold. told reports whether systemd holds the same.
+func (f *file) is(value uint64, told bool) (s surprise) {
 	f.have = value
-	return f.on(wrote)
+	switch {
+	case value != f.want:
+		if f.knows == held {
+			s = externalChange
+		} else if f.knows == unread && f.aim == wanted {
+			s = missing
+		}
+		if f.knows != begun {
+			f.knows = differs
+		}
+	case f.aim == back: // systemd may hold another value until it has confirmed this one
+		if f.knows != held {
+			f.knows = differs
+		}
+	case told || f.ours:
+		f.hold()
+	case f.knows != begun:
+		f.knows = found
+	}
+	return s
 }
 
-// A rowState is what a cgroup is to us.
-type rowState uint8
+// unreadable enters that a file could not be read.
+func (f *file) unreadable() {
+	if f.known() {
+		f.knows = unread
+	}
+}
 
-const (
-	desired  rowState = iota // a target names it
-	refused                  // one does, and the kernel lets the runtime alone write: see cgroupfs.ErrOwn
-	leaving                  // no target names it any more, and something of ours may be left
-	finished                 // it is not in the table any more
-	rowStates
-)
+// begin enters that a write begins.
+func (f *file) begin() {
+	if f.changes++; f.aim == wanted && !f.ours {
+		f.knows = begun
+	}
+}
 
-// A rowEvent is what happens to a cgroup.
-type rowEvent uint8
+// returned enters that a value was written, and reports whether it is the desired one.
+func (f *file) returned(value uint64) bool {
+	f.changes++
+	switch {
+	case !f.compared():
+	case value == f.want:
+		f.have = value
+		f.hold()
+		return true
+	default:
+		f.knows, f.ours = unread, true
+	}
+	return false
+}
 
-const (
-	named    rowEvent = iota // by a target
-	unnamed                  // by none any more
-	refusing                 // the kernel has refused a write
-	dropped                  // nothing of ours is left, or the cgroup is gone
-	rowEvents
-)
+// failed enters that a write has failed.
+func (f *file) failed() {
+	if f.changes++; f.compared() {
+		f.knows = unread
+	}
+}
 
-var rowTransitions = [rowStates][rowEvents]rowState{
-	desired:  {named: desired, unnamed: leaving, refusing: refused, dropped: finished},
-	refused:  {named: refused, unnamed: leaving, refusing: refused, dropped: finished},
-	leaving:  {named: desired, unnamed: leaving, refusing: leaving, dropped: finished},
-	finished: {named: finished, unnamed: finished, refusing: finished, dropped: finished},
+// confirm says that nothing can overwrite the default any more to which the file went back.
+func (f *file) confirm() {
+	f.changes++
+	f.toward(alone, unread)
 }

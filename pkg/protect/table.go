@@ -23,7 +23,6 @@ type row struct {
 	driver    cgroup.Driver
 	fresh     bool // see Target
 	state     rowState
-	round     int       // the DesireAll that named it last
 	compared  time.Time // when a pass looked at all of its files last
 	parts     []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
 	unclear   bool      // whether there is one inside could not be read
@@ -77,13 +76,18 @@ func wishesOf(v memoryqos.Values, nodes *string) (wishes, error) {
 	return all, err
 }
 
-// same is the event of a file that was read to hold what is desired. A container's was written by its runtime, through systemd.
-func (r *row) same() event {
-	if r.level == cgroup.LevelContainer {
-		return readHeld
-	}
-	return readUntold
-}
+// A rowState is what a cgroup is to us.
+type rowState uint8
+
+const (
+	desired  rowState = iota // a target names it
+	refused                  // one does, and the kernel lets the runtime alone write: see cgroupfs.ErrOwn
+	leaving                  // no target names it any more, and something of ours may be left
+	finished                 // it is not in the table any more
+)
+
+// told reports whether systemd holds what a file was read to hold: a container's was written by its runtime, through systemd.
+func (r *row) told() bool { return r.level == cgroup.LevelContainer }
 
 // all goes through the files of a row.
 func (r *row) all() iter.Seq2[int, *file] {
@@ -98,10 +102,10 @@ func (r *row) all() iter.Seq2[int, *file] {
 	}
 }
 
-// any reports whether a file is in such a state.
-func (r *row) any(is func(state) bool) bool {
+// any reports whether a file is such.
+func (r *row) any(is func(*file) bool) bool {
 	for _, f := range r.all() {
-		if is(f.state) {
+		if is(f) {
 			return true
 		}
 	}
@@ -114,7 +118,7 @@ func (r *row) rests() bool {
 	if r.abovePods() {
 		return false
 	}
-	if !r.any(state.compared) {
+	if !r.any((*file).compared) {
 		return r.state == desired
 	}
 	for _, t := range r.parts {
@@ -122,7 +126,7 @@ func (r *row) rests() bool {
 			return false
 		}
 	}
-	return r.state == desired && !r.unclear && !r.any(func(s state) bool { return !s.settled() })
+	return r.state == desired && !r.unclear && !r.any(func(f *file) bool { return !f.settled() })
 }
 
 // above is the cgroup of a container's pod, which has a row of its own where it has values; "" for what is no container.
@@ -135,22 +139,21 @@ func (r *row) above() string {
 
 func (r *row) abovePods() bool { return r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer }
 
-// on makes a transition.
-func (r *row) on(e rowEvent) { r.state = rowTransitions[r.state][e] }
-
 // DesireAll makes the targets the desired state, as a whole: a cgroup that was among the last ones and is not among these goes back
 // to the kernel's default. The error is of targets that are wrong. Settle has the files hold the values.
 func (p *Protector) DesireAll(targets []cgroup.Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.round++
-	err := p.setTargets(targets)
-	for _, r := range p.rows {
-		if r.round != p.round {
+	named := make(map[string]bool, len(targets))
+	for _, t := range targets {
+		named[t.Cgroup] = true
+	}
+	for dir, r := range p.rows {
+		if !named[dir] {
 			p.unset(r)
 		}
 	}
-	return err
+	return p.setTargets(targets)
 }
 
 // Desire is DesireAll for a part: the targets become desired, the cgroups that are gone go back, and the rest stays as it is. Its cost
@@ -209,10 +212,10 @@ func (p *Protector) Abandon(w Written) {
 		}
 	}
 	for dir, r := range p.rows {
-		r.on(unnamed)
+		r.state = leaving
 		for i, f := range r.all() {
 			if i == mems && w.nodes[dir] == 0 {
-				f.on(leave)
+				f.leave()
 			} else {
 				p.giveBack(r, f, i, w.nodes[dir])
 			}
@@ -247,8 +250,10 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	} else {
 		t.Seen = nil // the table has seen more since
 	}
-	r.level, r.driver, r.fresh, r.round = t.Level, t.Driver, t.Fresh, p.round
-	r.on(named)
+	r.level, r.driver, r.fresh = t.Level, t.Driver, t.Fresh
+	if r.state == leaving {
+		r.state = desired
+	}
 	p.set(r, want)
 	p.unsettled[r] = true
 	if t.ByRuntime {
@@ -271,8 +276,8 @@ func (p *Protector) saw(r *row, seen cgroup.Seen) {
 	values, _ := wishesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
 	for i, value := range values {
 		f := &r.parts[0].files[i]
-		if value != nil && f.state.compared() && !f.state.back() { // systemd may not hold what goes back
-			f.is(p.rounded(f, i, *value), r.same())
+		if value != nil && f.compared() && f.aim != back { // systemd may not hold what goes back
+			f.is(p.rounded(f, i, *value), r.told())
 		}
 	}
 }
@@ -289,7 +294,7 @@ func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 // gone, which the next pass finds. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it
 // claims is missing to the others of its pod, and its unit claims it again when systemd reloads.
 func (p *Protector) unset(r *row) {
-	r.on(unnamed)
+	r.state = leaving
 	p.set(r, wishes{})
 	r.compare(false)
 	p.unsettled[r] = true
@@ -328,11 +333,7 @@ func (p *Protector) addEntry(e Entry, level string) *row {
 // add enters a row.
 func (p *Protector) add(dir, level string) *row {
 	r := &row{cgroup: dir, depth: depth(dir), level: level, turn: make(chan bool, 1)}
-	own := &part{row: r, dir: dir}
-	for i := range own.files {
-		own.files[i].state = alone
-	}
-	r.parts = []*part{own}
+	r.parts = []*part{{row: r, dir: dir}}
 	p.rows[dir] = r
 	p.below[path.Dir(dir)]++
 	return r
@@ -340,9 +341,9 @@ func (p *Protector) add(dir, level string) *row {
 
 // drop removes a row. What is still heard of it changes nothing.
 func (p *Protector) drop(r *row) {
-	r.on(dropped)
+	r.state = finished
 	for _, f := range r.all() {
-		f.on(end)
+		f.toward(over, unread)
 	}
 	delete(p.rows, r.cgroup)
 	if p.below[path.Dir(r.cgroup)]--; p.below[path.Dir(r.cgroup)] == 0 {
@@ -365,14 +366,14 @@ func (p *Protector) set(r *row, want wishes) {
 	for i, f := range r.all() {
 		switch value := want[i]; {
 		case value != nil:
-			f.desire(*value, r.same())
+			f.desire(*value, r.told())
 		case i == mems:
-			f.on(leave)
+			f.leave()
 		case i == oomGroup:
 			p.giveBack(r, f, i, 0)
 		default:
-			if f.undesire(initial[i]); f.state == alone && p.unrestored(r, i) {
-				f.on(orphan)
+			if f.undesire(initial[i]); f.aim == alone && p.unrestored(r, i) {
+				f.toward(back, unread)
 			}
 		}
 	}
@@ -394,11 +395,11 @@ func (p *Protector) giveBack(r *row, f *file, index int, nodes uint64) {
 		if before != "" {
 			value, _ = knobs[index].Parse([]byte(before)) // it is restorable
 		}
-		if f.undesire(value); f.state == alone {
-			f.on(orphan)
+		if f.undesire(value); f.aim == alone {
+			f.toward(back, unread)
 		}
-	case !f.state.back():
-		f.on(leave)
+	default:
+		f.leave()
 	}
 }
 
@@ -417,7 +418,7 @@ func (p *Protector) unrestored(r *row, index int) bool {
 // Its memory.oom.group may be the kubelet's.
 func (p *Protector) announce(r *row) {
 	for i, f := range r.all() {
-		if f.on(announce); f.state == announced && i != oomGroup && (i == mems || f.want != initial[i]) {
+		if f.announce(); f.aim == wanted && i != oomGroup && (i == mems || f.want != initial[i]) {
 			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r)})
 		}
 	}
@@ -427,7 +428,7 @@ func (p *Protector) announce(r *row) {
 func (r *row) compare(onlyHigh bool) {
 	for i, f := range r.all() {
 		if !onlyHigh || i == high {
-			f.on(compare)
+			f.compare()
 		}
 	}
 }
@@ -448,8 +449,8 @@ func (p *Protector) findInner(r *row) {
 		inner := &part{row: r, dir: dir}
 		for i := range inner.files {
 			outer := &r.parts[0].files[i]
-			inner.files[i] = file{state: outer.state, want: outer.want}
-			inner.files[i].on(unknown)
+			inner.files[i] = file{aim: outer.aim, knows: outer.knows, ours: outer.ours, want: outer.want}
+			inner.files[i].unreadable()
 		}
 		r.parts = append(r.parts, inner)
 	}
@@ -553,7 +554,7 @@ func (p *Protector) reset(dir string) (rows []*row) {
 	for _, r := range rows {
 		holds := 0
 		for i, f := range r.all() {
-			if r.level == cgroup.LevelContainer || f.state != held || i == mems || f.want == initial[i] {
+			if r.level == cgroup.LevelContainer || f.aim != wanted || f.knows != held || i == mems || f.want == initial[i] {
 				continue
 			}
 			var value uint64
