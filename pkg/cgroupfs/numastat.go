@@ -18,31 +18,18 @@ func (t *Tree) NUMAStat(cgroup string) (map[string]map[int]uint64, error) {
 // parseNUMAStat reads lines like "anon N0=4096 N1=0".
 func parseNUMAStat(text string) (map[string]map[int]uint64, error) {
 	stat := make(map[string]map[int]uint64, strings.Count(text, "\n"))
-	err := eachNode(text, func(kind string, node int, bytes uint64) {
-		if stat[kind] == nil {
-			stat[kind] = map[int]uint64{}
-		}
-		stat[kind][node] = bytes
-	})
-	if err != nil {
-		return nil, err
-	}
-	return stat, nil
-}
-
-// eachNode goes through the kinds and NUMA nodes of memory.numa_stat.
-func eachNode(text string, found func(kind string, node int, bytes uint64)) error {
 	for line := range strings.Lines(text) {
 		kind, nodes, _ := strings.Cut(strings.TrimSpace(line), " ")
+		stat[kind] = map[int]uint64{}
 		for field := range strings.FieldsSeq(nodes) {
 			id, bytes, _ := strings.Cut(field, "=")
 			node, err := strconv.ParseUint(strings.TrimPrefix(id, "N"), 10, 31)
 			v, err2 := strconv.ParseUint(bytes, 10, 64)
 			if err != nil || err2 != nil || id[0] != 'N' {
-				return fmt.Errorf("line %q: want N<node>=<bytes>, not %q", strings.TrimSpace(line), field)
+				return nil, fmt.Errorf("line %q: want N<node>=<bytes>, not %q", strings.TrimSpace(line), field)
 			}
-			found(kind, int(node), v)
+			stat[kind][int(node)] = v
 		}
 	}
-	return nil
+	return stat, nil
 }

@@ -33,22 +33,17 @@ func (p *NodePages) add(kind string, bytes uint64) {
 // Pages reads where a cgroup's pages are, by NUMA node. The error is ErrNoNUMAStat where the kernel does not say, and
 // fs.ErrNotExist for a cgroup that is gone.
 func (t *Tree) Pages(cgroup string) (map[int]NodePages, error) {
-	pages, err := parse(t, cgroup, "memory.numa_stat", parsePages)
-	if len(pages) == 0 && (err == nil || t.Lacks(cgroup, err)) {
+	stat, err := t.NUMAStat(cgroup)
+	if err == nil && len(stat) == 0 {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup), ErrNoNUMAStat)
 	}
-	return pages, err
-}
-
-func parsePages(text string) (map[int]NodePages, error) {
 	pages := map[int]NodePages{}
-	err := eachNode(text, func(kind string, node int, bytes uint64) {
-		p := pages[node]
-		p.add(kind, bytes)
-		pages[node] = p
-	})
-	if err != nil {
-		return nil, err
+	for kind, nodes := range stat {
+		for node, bytes := range nodes {
+			p := pages[node]
+			p.add(kind, bytes)
+			pages[node] = p
+		}
 	}
-	return pages, nil
+	return pages, err
 }

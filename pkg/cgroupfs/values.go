@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -19,43 +18,31 @@ type Values struct {
 	Mems                  *string // as the kernel lists the nodes; "" when the cgroup takes its parent's
 }
 
+var limits = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, "memory.max"}
+
 // Values reads all values of a cgroup. A file that is not there is no error, a cgroup that is not there is one. Beside other errors
 // stands what could be read.
 func (t *Tree) Values(dir string) (v Values, err error) {
-	var (
-		errs             []error
-		missing, removed bool
-		line             [128]byte // has room for nearly every file
-	)
-	read := func(file string) (data []byte, ok bool) {
-		data, err := t.read(dir, file, '\n', line[:0])
+	var errs []error
+	missing, removed := false, false
+	read := func(err error) bool {
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			missing = true
 		case errors.Is(err, fs.ErrNotExist): // removed while the file was open
 			removed = true
-		case err != nil:
+		default:
 			errs = append(errs, err)
 		}
-		return data, err == nil
+		return err == nil
 	}
-	limit := func(file string) *uint64 {
-		data, ok := read(file)
-		if !ok {
-			return nil
+	for i, into := range []**uint64{&v.Min, &v.Low, &v.High, &v.Limit} {
+		if value, err := t.Get(dir, limits[i]); read(err) {
+			*into = &value
 		}
-		value, err := cgroup.ParseLimit(data)
-		if err != nil {
-			errs = append(errs, t.bad(dir, file, err))
-			return nil
-		}
-		return &value
 	}
-	v.Min, v.Low, v.High = limit(string(cgroup.MemoryMin)), limit(string(cgroup.MemoryLow)), limit(string(cgroup.MemoryHigh))
-	v.Limit = limit("memory.max")
-	if data, ok := read(string(cgroup.CpusetMems)); ok {
-		text := strings.TrimSpace(string(data))
-		v.Mems = &text
+	if mems, err := t.Mems(dir); read(err) {
+		v.Mems = &mems
 	}
 	if removed || missing && t.Ended(dir) {
 		return Values{}, fmt.Errorf("read cgroup %s: %w", path.Join(t.root, dir), fs.ErrNotExist)
