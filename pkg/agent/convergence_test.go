@@ -856,7 +856,9 @@ func (w *world) stepEnd(ctx context.Context, p *fakePod, how kind) string {
 			must(w.RemovePodSandbox(ctx, p.Pod))
 		}
 		w.host.pods = slices.DeleteFunc(w.host.pods, func(other *fakePod) bool { return other == p })
-		what += ", removed"
+		if what += ", removed"; w.watcher != nil {
+			w.hear(map[cgroupfs.Change]bool{{Cgroup: p.dir}: true}) // as the protector's Run does
+		}
 	}
 	if w.api != nil {
 		w.knows(p, nil)

@@ -116,9 +116,11 @@ func (a *Agent) endPods(ctx context.Context) (left bool) {
 	if len(ending) == 0 {
 		return false
 	}
-	a.endGone(ending)
-	a.protect(ctx)
-	return len(a.ending()) > 0
+	gone := a.endGone(ending)
+	if gone > 0 {
+		a.protect(ctx)
+	}
+	return gone < len(ending)
 }
 
 // ending are the pods without a sandbox, which end with their cgroups.
@@ -128,9 +130,11 @@ func (a *Agent) ending() []ledger.Place {
 	return a.ledger.Needs(nil, &ledger.Gathered{}).Ended
 }
 
-// endGone ends the pods and containers among these whose cgroups are gone.
-func (a *Agent) endGone(places []ledger.Place) {
-	a.logNotes(a.step(a.present(places)).Notes)
+// endGone ends the pods and containers among these whose cgroups are gone, and returns how many are.
+func (a *Agent) endGone(places []ledger.Place) (gone int) {
+	presence := a.present(places)
+	a.logNotes(a.step(presence).Notes)
+	return len(presence.Gone)
 }
 
 // present looks whether cgroups are there.

@@ -46,6 +46,7 @@ type Ledger struct {
 	aside    []claims.Claimable     // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
+	byCgroup   map[string]*pod       // the managed ones
 	living     []*pod                // the same pods, as state.Pods
 	added      int                   // pods so far
 	containers map[string]*container // every container that has not ended, by the runtime's id
@@ -91,7 +92,7 @@ func startWith(s State) (*Ledger, error) {
 	if s.Claims == nil { // JSON leaves an empty one out
 		s.Claims = claims.Prepared{}
 	}
-	l := &Ledger{state: s, pods: map[string]*pod{}, containers: map[string]*container{}, used: map[claims.Ref]use{}}
+	l := &Ledger{state: s, pods: map[string]*pod{}, byCgroup: map[string]*pod{}, containers: map[string]*container{}, used: map[claims.Ref]use{}}
 	l.takeMachine()
 	l.aside = s.Claims.SetAside(s.Resolved.Claimable, s.Resolved.Nodes)
 	var err error

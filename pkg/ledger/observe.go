@@ -1,7 +1,10 @@
 package ledger
 
 import (
+	"cmp"
+	"maps"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -59,12 +62,11 @@ func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 
 // PlacesOf are the pods with these cgroups, or with containers that have them, and all of their containers.
 func (l *Ledger) PlacesOf(cgroups map[string]bool) (places []Place) {
-	pods := make(map[string]bool, 2*len(cgroups))
-	for dir := range cgroups {
-		pods[dir], pods[path.Dir(dir)] = true, true
-	}
-	for _, p := range l.living {
-		if pods[p.path.Pod] {
+	looked := map[*pod]bool{}
+	for _, dir := range slices.Sorted(maps.Keys(cgroups)) {
+		p := cmp.Or(l.byCgroup[dir], l.byCgroup[path.Dir(dir)])
+		if p != nil && !looked[p] {
+			looked[p] = true
 			places = p.places(places, func(bool, string) bool { return true })
 		}
 	}

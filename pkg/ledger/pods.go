@@ -131,7 +131,8 @@ func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 		received.Annotated = read(received, l.node)
 	}
 	received.Annotations = nil
-	p.Pod, p.path, p.managed, p.Seq, p.Revision = received, path, managed, max(p.Seq, l.step.seq), p.Revision+1
+	p.Pod, p.Seq, p.Revision = received, max(p.Seq, l.step.seq), p.Revision+1
+	l.locate(p, path, managed)
 	l.takeRules(p)
 	return p, nil
 }
@@ -148,6 +149,21 @@ func (l *Ledger) add(s *PodState, key string) *pod {
 	l.pods[key] = p
 	l.living, l.state.Pods = append(l.living, p), append(l.state.Pods, s)
 	return p
+}
+
+// locate enters where a pod's cgroup is.
+func (l *Ledger) locate(p *pod, path cgroup.PodPath, managed bool) {
+	l.unlocate(p)
+	if p.path, p.managed = path, managed; managed {
+		l.byCgroup[path.Pod] = p
+	}
+}
+
+// unlocate forgets where it was, unless another pod has the cgroup.
+func (l *Ledger) unlocate(p *pod) {
+	if l.byCgroup[p.path.Pod] == p {
+		delete(l.byCgroup, p.path.Pod)
+	}
 }
 
 // runsIn adds a sandbox to those of a pod that have not ended.
@@ -252,6 +268,7 @@ func (l *Ledger) endPod(p *pod) {
 		l.end(c)
 	}
 	delete(l.pods, p.key())
+	l.unlocate(p)
 	at := slices.Index(l.living, p)
 	l.living, l.state.Pods = slices.Delete(l.living, at, at+1), slices.Delete(l.state.Pods, at, at+1)
 	if l.manager != nil {

@@ -67,7 +67,8 @@ func Open(s State) (*Ledger, error) {
 // openPod has a pod of a snapshot among the living ones.
 func (l *Ledger) openPod(s *PodState) {
 	p := l.add(s, s.Key())
-	p.path, p.managed, _ = s.Path() // it was good when the pod came
+	path, managed, _ := s.Path() // it was good when the pod came
+	l.locate(p, path, managed)
 	for _, slot := range s.Slots {
 		c := p.hold(slot)
 		if c.alive() {
