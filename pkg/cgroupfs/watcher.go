@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"io/fs"
 	"path"
 	"sync"
 
@@ -33,9 +32,8 @@ type Watcher struct {
 	inotify Inotify
 	changes chan map[Change]bool
 	wake    chan struct{} // of the delivering goroutine
-	done    chan struct{}
+	done    chan struct{} // nothing more is read
 	running sync.WaitGroup
-	closing sync.Once
 
 	mu       sync.Mutex
 	watches  map[int]Change
@@ -106,23 +104,19 @@ func (w *Watcher) Watches() int {
 }
 
 // Changes delivers the cgroup and file of each write, all at once that came since it was received from. A file that was written several times
-// by then is reported once.
+// by then is reported once. It is closed by Close, and where the kernel's events cannot be read any more.
 func (w *Watcher) Changes() <-chan map[Change]bool { return w.changes }
 
 // Close ends all watches and closes Changes.
 func (w *Watcher) Close() error {
-	err := fs.ErrClosed
-	w.closing.Do(func() {
-		close(w.done)
-		err = w.inotify.Close() // ends read
-		w.running.Wait()
-		close(w.changes)
-	})
+	err := w.inotify.Close() // ends read
+	w.running.Wait()
 	return err
 }
 
 // read takes the kernel's events in.
 func (w *Watcher) read() {
+	defer close(w.done)
 	buffer := make([]byte, 64*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
 	for {
 		n, err := w.inotify.Read(buffer)
@@ -173,6 +167,7 @@ func (w *Watcher) take(events []byte) {
 
 // deliver hands the changes on.
 func (w *Watcher) deliver() {
+	defer close(w.changes)
 	for {
 		select {
 		case <-w.wake:

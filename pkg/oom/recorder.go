@@ -179,7 +179,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-changed:
 			changed = nil
 			r.sync(time.Now())
-		case told := <-changes:
+		case told, ok := <-changes:
+			if !ok { // another watcher is made at the next tick
+				changes = nil
+				r.stopWatching()
+			}
 			for change := range told {
 				if p := r.pods[change.Cgroup]; p != nil {
 					r.notice(p, time.Now())
@@ -212,6 +216,15 @@ func (r *Recorder) beginWatching() <-chan map[cgroupfs.Change]bool {
 	}
 	r.watcher = watcher
 	return watcher.Changes()
+}
+
+// stopWatching says that the kernel tells of nothing any more.
+func (r *Recorder) stopWatching() {
+	r.watcher.Close()
+	r.watcher = nil
+	for _, p := range r.pods {
+		p.watched = false
+	}
 }
 
 // watch has the kernel tell of a pod's counters.

@@ -512,19 +512,43 @@ func TestAControllerOfAPodWithoutValues(t *testing.T) {
 		n.holds(t, file, "8192")
 	}
 	comesBack(pod + "/one/memory.high")
-	ends := func(name string) {
+	ends := func(names ...string) {
 		t.Helper()
-		if err := errors.Join(os.RemoveAll(filepath.Join(n.Root(), pod, name)), n.Desire(nil, []string{pod + "/" + name}), n.Settle(t.Context())); err != nil {
+		err := os.RemoveAll(filepath.Join(n.Root(), names[0]))
+		if err = errors.Join(err, n.Desire(nil, names), n.Settle(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ends("one")
+	ends(pod + "/one")
 	comesBack(pod + "/two/memory.high")
 	if told := n.Told(); !told[pod] || !told[pod+"/two"] || told[pod+"/one"] {
 		t.Errorf("the kernel tells of %v", told)
 	}
-	ends("two")
+	ends(pod, pod+"/two")
 	if count := n.watcher.Watches(); count > 0 {
 		t.Errorf("%d watches are left", count)
 	}
+}
+
+// Where the kernel's events cannot be read any more, files are compared in turn again.
+func TestWhatTheKernelNoLongerTellsIsComparedInTurn(t *testing.T) {
+	n := running(t, podG+"/one")
+	high := uint64(8192)
+	target := cgroup.Target{Cgroup: podG + "/one", Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
+	if err := errors.Join(n.DesireAll([]cgroup.Target{target}), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	n.holds(t, podG+"/one/memory.high", "8192")
+	if !n.Told()[podG+"/one"] {
+		t.Fatal("the container is not watched")
+	}
+	if err := n.watcher.Close(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return !n.Told()[podG] && !n.Told()[podG+"/one"] })
+	n.overwrite(t, podG+"/one/memory.high", "max")
+	if _, err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.holds(t, podG+"/one/memory.high", "8192")
 }

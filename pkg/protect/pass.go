@@ -160,6 +160,9 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		if within.atOnce {
 			r.compare(within.onlyHigh)
 		}
+		if r.bare() {
+			p.watch(r.parts[0])
+		}
 		if !r.any(wants) || r.state == leaving && r.level == cgroup.LevelContainer && p.ended(r.cgroup) {
 			continue
 		}

@@ -34,7 +34,6 @@ type Protector struct {
 	tree    *cgroupfs.Tree
 	systemd queue
 	journal *Journal
-	watcher *cgroupfs.Watcher
 	heed    func(map[cgroupfs.Change]bool) // Options.Told
 	log     logrus.FieldLogger
 	page    uint64
@@ -43,9 +42,9 @@ type Protector struct {
 	writing  chan bool     // is full while somebody writes files of protection; taken before mu
 	patience time.Duration // WriteLimit
 
-	mu         sync.Mutex // held for no wait and no system call on a cgroup: see outside
+	mu         sync.Mutex        // held for no wait and no system call on a cgroup: see outside
+	watcher    *cgroupfs.Watcher // nil where the kernel tells of nothing
 	rows       map[string]*row
-	below      map[string]int // rows by the cgroup right above them
 	unsettled  map[*row]bool  // what Settle has to look at
 	delayed    map[*row]files // those of which the kernel told, or with a repair that waits
 	blind      bool           // a cgroup could not be watched, in the log
@@ -81,7 +80,7 @@ func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, heed: o.Told, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), below: make(map[string]int), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
+		rows:      make(map[string]*row), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
 		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}

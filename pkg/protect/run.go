@@ -107,7 +107,15 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 	var finishing sync.WaitGroup
 	defer finishing.Wait()
-	finishing.Go(func() { p.finishAlways(ctx, &finishing) })
+	finishing.Go(func() {
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-p.wake:
+				p.startLate(ctx, &finishing)
+			}
+		}
+	})
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	delayed := time.NewTimer(time.Hour) // for repairs that wait
@@ -127,6 +135,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 		case told, ok := <-changes:
 			if !ok {
 				changes = nil
+				p.goBlind()
 				continue
 			}
 			if p.heed != nil {

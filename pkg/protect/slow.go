@@ -96,18 +96,6 @@ func (p *Protector) takeLate() (dirs []string) {
 	return slices.Compact(dirs)
 }
 
-// finishAlways makes the late writes as they come, until ctx ends.
-func (p *Protector) finishAlways(ctx context.Context, group *sync.WaitGroup) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.wake:
-			p.startLate(ctx, group)
-		}
-	}
-}
-
 // startLate starts what may be written now.
 func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	p.mu.Lock()

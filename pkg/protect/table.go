@@ -118,23 +118,17 @@ func (r *row) rests() bool {
 	if r.abovePods() {
 		return false
 	}
-	if !r.any((*file).compared) {
-		return r.state == desired
-	}
 	for _, t := range r.parts {
-		if !t.watched {
+		if !t.watched && (r.bare() || r.any((*file).compared)) {
 			return false
 		}
 	}
-	return r.state == desired && !r.unclear && !r.any(func(f *file) bool { return !f.settled() })
+	return r.state == desired && !r.unclear && !r.any(func(f *file) bool { return f.compared() && !f.settled() })
 }
 
-// above is the cgroup of a container's pod, which has a row of its own where it has values; "" for what is no container.
-func (r *row) above() string {
-	if r.level != cgroup.LevelContainer {
-		return ""
-	}
-	return path.Dir(r.cgroup)
+// bare reports whether it is a pod without values. Its controllers have those of its containers.
+func (r *row) bare() bool {
+	return r.state == desired && r.level == cgroup.LevelPod && !r.any((*file).compared)
 }
 
 func (r *row) abovePods() bool { return r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer }
@@ -244,6 +238,9 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	if err != nil {
 		return fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
 	}
+	if above := path.Dir(t.Cgroup); t.Level == cgroup.LevelContainer && p.rows[above] == nil {
+		p.add(above, cgroup.LevelPod) // until the pod ends: see bare
+	}
 	r := p.rows[t.Cgroup]
 	if r == nil {
 		r = p.add(t.Cgroup, t.Level)
@@ -335,7 +332,6 @@ func (p *Protector) add(dir, level string) *row {
 	r := &row{cgroup: dir, depth: depth(dir), level: level, turn: make(chan bool, 1)}
 	r.parts = []*part{{row: r, dir: dir}}
 	p.rows[dir] = r
-	p.below[path.Dir(dir)]++
 	return r
 }
 
@@ -346,9 +342,6 @@ func (p *Protector) drop(r *row) {
 		f.toward(over, unread)
 	}
 	delete(p.rows, r.cgroup)
-	if p.below[path.Dir(r.cgroup)]--; p.below[path.Dir(r.cgroup)] == 0 {
-		delete(p.below, path.Dir(r.cgroup))
-	}
 	delete(p.unsettled, r)
 	delete(p.delayed, r)
 	for _, l := range p.lanes {
@@ -463,17 +456,13 @@ func (p *Protector) watch(t *part) {
 		return
 	}
 	t.watched = true // unless what is heard of it meanwhile says that it is another one
-	var err error
-	dirs, tell := []string{t.dir}, p.heed != nil && !t.abovePods() // of what was changed before, which was told to nobody
-	if above := t.above(); p.rows[above] != nil {
-		p.watch(p.rows[above].parts[0])
-	} else if above != "" { // a pod without values, whose controllers have containers' values all the same
-		dirs = append(dirs, above)
+	if above := p.rows[path.Dir(t.cgroup)]; t.level == cgroup.LevelContainer && above != nil {
+		p.watch(above.parts[0]) // whose controllers have the container's values
 	}
+	var err error
+	watcher, tell := p.watcher, p.heed != nil && !t.abovePods() // of what was changed before, which was told to nobody
 	p.outside(func() {
-		for i := 0; i < len(dirs) && err == nil; i++ {
-			err = p.watcher.Watch(cgroupfs.Change{Cgroup: dirs[i]})
-		}
+		err = watcher.Watch(cgroupfs.Change{Cgroup: t.dir})
 		if err == nil && tell {
 			p.heed(map[cgroupfs.Change]bool{{Cgroup: t.dir}: true})
 		}
@@ -497,23 +486,26 @@ func (p *Protector) Told() map[string]bool {
 	told := make(map[string]bool, len(p.rows))
 	for dir, r := range p.rows {
 		told[dir] = r.parts[0].watched
-		if above := r.above(); above != "" && p.rows[above] == nil {
-			told[above] = told[dir]
-		}
 	}
 	return told
 }
 
-// unwatch ends the watch of a row that has ended, unless another one has its cgroup, and that of a pod of which no container is left.
+// goBlind says that the kernel tells of nothing any more.
+func (p *Protector) goBlind() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watcher = nil
+	for _, r := range p.rows {
+		for _, t := range r.parts {
+			t.watched = false
+		}
+	}
+}
+
+// unwatch ends the watch of a row that has ended, unless another one has its cgroup.
 func (p *Protector) unwatch(t *part) {
-	if p.watcher == nil || p.rows[t.cgroup] != nil {
-		return
-	}
-	if p.below[t.dir] == 0 {
+	if p.watcher != nil && p.rows[t.cgroup] == nil {
 		p.watcher.Unwatch(cgroupfs.Change{Cgroup: t.dir})
-	}
-	if above := t.above(); above != "" && p.rows[above] == nil && p.below[above] == 0 {
-		p.watcher.Unwatch(cgroupfs.Change{Cgroup: above})
 	}
 }
 
