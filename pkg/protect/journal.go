@@ -289,7 +289,9 @@ func (j *Journal) write(data []byte) error {
 		if durable.AppendFile(j.path, data) == nil {
 			return nil
 		}
-		data = j.all()
+		j.mu.Lock()
+		data = encodeJournal(j.cgroups)
+		j.mu.Unlock()
 	}
 	err := durable.WriteFile(j.path, data, 0o600)
 	j.mu.Lock()
@@ -298,22 +300,13 @@ func (j *Journal) write(data []byte) error {
 	return err
 }
 
-func (j *Journal) all() []byte {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return encodeJournal(j.cgroups)
-}
-
 // Wait waits until what was noted before is in the file, where rollback finds it after the process was killed. The error says that it is
 // not: the write has failed, or ctx has ended. A disk that hangs is waited for once, and not again before it has answered.
 func (j *Journal) Wait(ctx context.Context) error {
-	return writing(j.file.Await(ctx, j.newest()))
-}
-
-func (j *Journal) newest() durable.Ticket {
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.noted
+	noted := j.noted
+	j.mu.Unlock()
+	return writing(j.file.Await(ctx, noted))
 }
 
 // Stats are the file's.
@@ -325,17 +318,12 @@ func (j *Journal) Flush(ctx context.Context) error { return writing(j.file.Flush
 // Close writes what is pending within ctx, and a file without lines of changes, which older releases read. On return nothing is written
 // any more, unless ctx ended first.
 func (j *Journal) Close(ctx context.Context) error {
-	j.finish()
-	return writing(j.file.Close(ctx))
-}
-
-// finish has each write from now on replace the file, and the lines in it replaced.
-func (j *Journal) finish() {
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	if j.closed = true; j.added > 0 {
 		j.file.Submit(j.content)
 	}
+	j.mu.Unlock()
+	return writing(j.file.Close(ctx))
 }
 
 func writing(err error) error {

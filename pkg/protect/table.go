@@ -219,7 +219,6 @@ func (p *Protector) Abandon(w Written) {
 	}
 }
 
-// setTargets makes targets the desired state of their cgroups.
 func (p *Protector) setTargets(targets []cgroup.Target) error {
 	var errs []error
 	for _, t := range targets {
