@@ -1,7 +1,6 @@
 package world
 
 import (
-	"fmt"
 	"os"
 	"path"
 	"slices"
@@ -96,7 +95,7 @@ type Exit struct {
 func NewKernel(m Machine, root string) *Kernel {
 	k := &Kernel{machine: m, root: root, now: time.Now(),
 		groups: map[string]*group{}, used: make([]uint64, len(m.Nodes)), swapFree: m.Swap, volumes: map[string]*uint64{}, files: map[string]string{}}
-	_, _ = fmt.Sscanf(m.Kernel, "%d.%d.%d", &k.version[0], &k.version[1], &k.patch)
+	k.version, k.patch = versionOf(m.Kernel)
 	for id, node := range m.Nodes {
 		k.hugeFree = append(k.hugeFree, node.Hugepages)
 		if node.Memory > 0 {

@@ -21,6 +21,12 @@ type nodeStats struct {
 	kswapdLeft uint64 // bytes in this second
 }
 
+// versionOf reads 6.12.95-amd64.
+func versionOf(release string) (v [2]int, patch int) {
+	_, _ = fmt.Sscanf(release, "%d.%d.%d", &v[0], &v[1], &patch)
+	return v, patch
+}
+
 func (k *Kernel) atLeast(major, minor int) bool {
 	return k.version[0] > major || k.version[0] == major && k.version[1] >= minor
 }

@@ -90,7 +90,7 @@ func Play(stage Stage, version, script string) (lines []Line) {
 			continue
 		}
 		if major, minor, sign := since(words[0]); sign != "" {
-			v := versionOf(version)
+			v, _ := versionOf(version)
 			if later := v[0] > major || v[0] == major && v[1] >= minor; later != (sign == "+") {
 				continue
 			}
