@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -180,11 +181,11 @@ func (p plain) Write(dir, file, text string, flags int) error {
 	return err
 }
 
-// inotify is the kernel's.
+// inotify is the kernel's. Its descriptor is used as long as it is open, and not once its number may be another file's.
 type inotify struct {
 	*os.File
 	root string
-	fd   int
+	conn syscall.RawConn
 }
 
 func (m *mounted) Inotify() (Inotify, error) {
@@ -192,11 +193,19 @@ func (m *mounted) Inotify() (Inotify, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &inotify{os.NewFile(uintptr(fd), "inotify"), m.root, fd}, nil
+	file := os.NewFile(uintptr(fd), "inotify")
+	conn, err := file.SyscallConn()
+	return &inotify{file, m.root, conn}, err
 }
 
-func (i *inotify) Add(cgroup, file string, mask uint32) (int, error) {
-	return unix.InotifyAddWatch(i.fd, filepath.Join(i.root, cgroup, file), mask)
+func (i *inotify) Add(cgroup, file string, mask uint32) (wd int, err error) {
+	path := filepath.Join(i.root, cgroup, file)
+	if closed := i.conn.Control(func(fd uintptr) { wd, err = unix.InotifyAddWatch(int(fd), path, mask) }); closed != nil {
+		return 0, os.ErrClosed
+	}
+	return wd, err
 }
 
-func (i *inotify) Remove(wd int) { _, _ = unix.InotifyRmWatch(i.fd, uint32(wd)) }
+func (i *inotify) Remove(wd int) {
+	_ = i.conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) })
+}

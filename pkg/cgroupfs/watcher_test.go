@@ -218,3 +218,28 @@ func TestCloseEndsTheChanges(t *testing.T) {
 		t.Errorf("closed twice: %v", err)
 	}
 }
+
+// The number of a watcher's descriptor is another file's once it is closed.
+func TestAClosedWatcherTouchesNothing(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/memory.min": "0"})
+	w := newWatcher(t, tree)
+	kubepods := Change{Cgroup: "kubepods"}
+	if err := w.Watch(kubepods); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := newWatcher(t, tree) // which has the number now
+	if err := other.Watch(kubepods); err != nil {
+		t.Fatal(err)
+	}
+	w.Unwatch(kubepods)
+	if err := w.Watch(kubepods); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a closed watcher watches: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(tree.Root(), "kubepods/memory.min"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	told(t, other, Change{"kubepods", "memory.min"})
+}
