@@ -51,7 +51,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	}
 	a.post(effects.Desired, effects.Later)
 	if a.journal != nil {
-		for _, dir := range effects.Over {
+		for _, dir := range effects.Removed {
 			a.journal.End(dir)
 		}
 		a.note(effects)
@@ -134,7 +134,7 @@ func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 	for _, id := range later.Sync {
 		o.sync[id] = true
 	}
-	for _, at := range later.Look {
+	for _, at := range later.ReadLimits {
 		o.look[at.ID] = at
 	}
 }

@@ -182,7 +182,7 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 // PostUpdateContainer handles an update that the runtime has applied: what was lowered may now be lowered above too.
 func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	a := s.agent
-	a.handle(ctx, ledger.Settled{ID: container.ID, Header: s.header()})
+	a.handle(ctx, ledger.FinishUpdate{ID: container.ID, Header: s.header()})
 	a.lookDue(ctx)
 	signal(a.undo)
 	return nil

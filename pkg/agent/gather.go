@@ -44,9 +44,9 @@ func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided,
 		return needs
 	}
 	if a.sourced {
-		d.facts.Answers = make(map[pods.Ref]pods.Answer, len(needs.Refs))
+		d.facts.PodInfos = make(map[pods.Ref]pods.Answer, len(needs.Refs))
 		for _, ref := range needs.Refs {
-			d.facts.Answers[ref], _ = a.requests.Known(ref)
+			d.facts.PodInfos[ref], _ = a.requests.Known(ref)
 		}
 	}
 	d.Effects = a.stepLocked(ledger.With(event, d.facts))
@@ -64,10 +64,10 @@ func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided,
 func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) {
 	facts.Ask(needs)
 	found := a.findDevices(ctx, needs, facts)
-	if needs.Answer && a.sourced {
-		facts.Answers = map[pods.Ref]pods.Answer{}
+	if needs.PodInfo && a.sourced {
+		facts.PodInfos = map[pods.Ref]pods.Answer{}
 		for _, ref := range needs.Refs {
-			facts.Answers[ref], _ = a.requests.Resolve(ctx, ref)
+			facts.PodInfos[ref], _ = a.requests.Resolve(ctx, ref)
 		}
 		needs.Ended = a.ending() // some may be so since the question
 	}

@@ -29,7 +29,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	if a.lookAt(ctx, places); ctx.Err() != nil {
 		return
 	}
-	a.logNotes(a.step(ledger.Settled{}).Notes)
+	a.logNotes(a.step(ledger.FinishUpdate{}).Notes)
 	for _, dir := range a.protector.Unwritable() {
 		a.step(ledger.Resend{Cgroup: dir})
 	}
@@ -145,7 +145,7 @@ func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 		case err != nil:
 			unknown = err
 		case there:
-			presence.There = append(presence.There, at)
+			presence.Present = append(presence.Present, at)
 		default:
 			presence.Gone = append(presence.Gone, at)
 		}
@@ -163,7 +163,7 @@ func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems, Ours: a.ours(dir), Own: a.isOwn(dir)}, err
+	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems, Journaled: a.journaled(dir), Own: a.isOwn(dir)}, err
 }
 
 // isOwn reports whether this process is in a container's cgroup.
@@ -178,8 +178,8 @@ func (a *Agent) isOwn(dir string) bool {
 	return holds
 }
 
-// ours are the files of a cgroup that this plugin has written.
-func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
+// journaled returns the files of a cgroup that this plugin has written.
+func (a *Agent) journaled(dir string) map[cgroup.Knob]bool {
 	if a.journal == nil {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (a *Agent) observeAll(needs ledger.Needs) ledger.Found {
 		found.Files[at.ID], found.Seen[at.Cgroup] = files, files.Limit != nil
 	}
 	pods := a.present(needs.Sandboxes)
-	for _, at := range pods.There {
+	for _, at := range pods.Present {
 		found.Seen[at.Cgroup] = true
 	}
 	for _, at := range pods.Gone {

@@ -131,7 +131,7 @@ func (a *Agent) podChanged(answer pods.Answer) {
 	}
 	a.mu.Lock()
 	known, _ := a.requests.Known(answer.Pod.Ref)
-	effects := a.stepLocked(ledger.PodFacts{UID: answer.Pod.UID, Known: known})
+	effects := a.stepLocked(ledger.PodFacts{UID: answer.Pod.UID, PodInfo: known})
 	a.mu.Unlock()
 	a.logNotes(effects.Notes)
 	a.poke()

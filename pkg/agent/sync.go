@@ -100,7 +100,7 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 		}
 	}
 	a.endSending(session)
-	var applied ledger.Applied
+	var applied ledger.FinishUnsolicited
 	dirs := make([]string, 0, len(updates))
 	a.mu.Lock()
 	for _, update := range updates {

@@ -136,12 +136,12 @@ func (p Prepared) Fits(claim *Claim, from Supply) error {
 }
 
 // SetAside is what is kept from pods without claims: the share, and what claims have where that is more, as far as the nodes have it.
-func (p Prepared) SetAside(claimable []Claimable, nodes []memorymanager.NodeCapacity) []Claimable {
+func (p Prepared) Reserved(claimable []Claimable, nodes []memorymanager.NodeCapacity) []Claimable {
 	if len(claimable) == 0 {
 		return nil
 	}
 	claimed := p.Claimed("")
-	aside := make([]Claimable, 0, len(claimable))
+	reserved := make([]Claimable, 0, len(claimable))
 	for _, node := range claimable {
 		for at, bytes := range claimed {
 			if at.Node == node.Node {
@@ -149,9 +149,9 @@ func (p Prepared) SetAside(claimable []Claimable, nodes []memorymanager.NodeCapa
 				node.Amounts = node.Amounts.AtLeast(memorymanager.Amount{Type: at.Type, Bytes: bytes})
 			}
 		}
-		aside = append(aside, node)
+		reserved = append(reserved, node)
 	}
-	return aside
+	return reserved
 }
 
 // Excesses are where claims have more than the Capacity of their NUMA node, after memory was plugged out, sorted by node and type.

@@ -94,7 +94,7 @@ func TestClaimsBeyondTheShareAndTheNode(t *testing.T) {
 	prepared := Prepared{"uid-a": claimOf("a", on(0, 10*gi), on(1, 20*gi))}
 	r := supply(t, 8*gi)
 	want := []Claimable{{0, on(0, 10*gi).Amounts}, {1, on(1, 16*gi).Amounts}}
-	if diff := cmp.Diff(want, prepared.SetAside(r.Claimable, r.Nodes)); diff != "" {
+	if diff := cmp.Diff(want, prepared.Reserved(r.Claimable, r.Nodes)); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]Capacity{{1, memorymanager.Memory, 16 * gi, 20 * gi}}, prepared.Excesses(r.Nodes)); diff != "" {

@@ -95,10 +95,10 @@ func Step(memoryType memorymanager.MemoryType) uint64 {
 }
 
 // NodesForPods are the nodes of the Memory Manager without what is set aside for claims.
-func NodesForPods(nodes []memorymanager.NodeCapacity, aside []Claimable) []memorymanager.NodeCapacity {
+func NodesForPods(nodes []memorymanager.NodeCapacity, reserved []Claimable) []memorymanager.NodeCapacity {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
-		for _, claimable := range aside {
+		for _, claimable := range reserved {
 			if claimable.Node == nodes[i].ID {
 				nodes[i].Reserved = plus(nodes[i].Reserved, claimable.Amounts)
 			}

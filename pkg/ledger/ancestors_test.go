@@ -50,7 +50,7 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 				effects := l.Step(now, CreateContainer{
 					Pod:       pod,
 					Container: Container{ID: "id" + uid, PodID: pod.ID, Name: "main", Resources: Resources{MemoryLimit: &limit}},
-					Facts: Facts{Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+					Facts: Facts{PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 						Ref: pod.Ref(), Class: p.class, Containers: []pods.Container{{Name: "main", Request: p.request, Limit: p.request}},
 					}}},
 				})

@@ -8,23 +8,23 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 )
 
-// annotations has a pod's annotations judged at the end of the Step: its rules or its containers have changed.
-func (l *Ledger) annotations(p *pod) {
+// recheckAnnotations checks a pod's annotations again at the end of the Step, because its rules or its containers have changed.
+func (l *Ledger) recheckAnnotations(p *pod) {
 	if p.Annotated.Annotations.Empty() && p.problems == nil {
 		return
 	}
-	if last := len(l.step.annotated) - 1; last < 0 || l.step.annotated[last] != p {
-		l.step.annotated = append(l.step.annotated, p)
+	if last := len(l.step.recheck) - 1; last < 0 || l.step.recheck[last] != p {
+		l.step.recheck = append(l.step.recheck, p)
 	}
 }
 
-// judgeAnnotations finds the problems of annotations. Each is in the log once, at the moment when it is found.
-func (l *Ledger) judgeAnnotations() {
+// reportAnnotations checks the queued pods. It logs each problem once, when it appears.
+func (l *Ledger) reportAnnotations() {
 	text := "annotations are ignored"
 	if l.state.Resolved.Config.OnBadAnnotation == config.RejectPod {
 		text = "annotations are wrong or not allowed"
 	}
-	for _, p := range l.step.annotated {
+	for _, p := range l.step.recheck {
 		before := p.problems
 		p.problems = p.findProblems()
 		if slices.Equal(before, p.problems) {
@@ -32,7 +32,7 @@ func (l *Ledger) judgeAnnotations() {
 		}
 		news := slices.DeleteFunc(slices.Clone(p.problems), func(problem config.Problem) bool { return slices.Contains(before, problem) })
 		if len(news) > 0 {
-			l.note(Warn, text, with(p.fields(), "problems", messages(news)), nil)
+			l.note(Warn, text, withField(p.fields(), "problems", messages(news)), nil)
 		}
 	}
 }
@@ -41,8 +41,8 @@ func (p *pod) findProblems() []config.Problem {
 	return p.Annotated.Annotations.Problems(p.rules, p.containerNames())
 }
 
-// containerNames are the names of the containers of a pod: those of its spec, and others that the runtime has. They are nil while no
-// pod API knows the pod: NRI names containers one by one.
+// containerNames returns the containers of the pod's spec and the others that the runtime has reported. It returns nil until a pod API
+// knows the pod, because NRI reports containers one at a time.
 func (p *pod) containerNames() []string {
 	if p.Info == nil || len(p.Info.Containers) == 0 {
 		return nil
@@ -57,8 +57,8 @@ func (p *pod) containerNames() []string {
 	return names
 }
 
-// checkAnnotations refuses a container with wrong annotations where the administrator wants that. One for a container that is not
-// there concerns all of them.
+// checkAnnotations refuses a container with wrong annotations if onBadAnnotation is Reject. An annotation that names no container of the
+// pod refuses all of them.
 func (l *Ledger) checkAnnotations(c *container) error {
 	if c.pod.Annotated.Annotations.Empty() || l.state.Resolved.Config.OnBadAnnotation != config.RejectPod {
 		return nil

@@ -44,10 +44,10 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 	}
 	create := func(p Pod, known pods.Answer, name string) CreateContainer {
 		event := claimed(p, name, claimGi)
-		event.Known = known
+		event.PodInfo = known
 		return event
 	}
-	facts := func(known pods.Answer) PodFacts { return PodFacts{UID: "web", Known: known} }
+	facts := func(known pods.Answer) PodFacts { return PodFacts{UID: "web", PodInfo: known} }
 	type step struct {
 		event  Event
 		logged string
@@ -70,7 +70,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 			{facts(specOf(mian, "main", "mian")), "", nil},
 		},
 		"no such container, known at the first create":  {{RunPod{Pod: mian}, "", nil}, {create(mian, specOf(mian, "main"), "main"), astray, []string{astray}}},
-		"no such container, known at a synchronization": {{Synchronize{Pods: []Pod{mian}, Containers: []Container{restarted}, Known: map[string]pods.Answer{"web": specOf(mian, "main")}}, astray, []string{astray}}},
+		"no such container, known at a synchronization": {{Synchronize{Pods: []Pod{mian}, Containers: []Container{restarted}, PodInfos: map[string]pods.Answer{"web": specOf(mian, "main")}}, astray, []string{astray}}},
 		"an ephemeral container that comes before the pod API knows it": {
 			{create(later, specOf(later, "main"), "main"), debug, []string{debug}}, {create(later, specOf(later, "main"), "debug"), "", nil},
 		},
@@ -107,7 +107,7 @@ func TestAnAnnotationForNoContainerRejects(t *testing.T) {
 	web.Annotated = &ReadAnnotations{Annotations: config.ReadAnnotations(map[string]string{"numa.memory-manager.noderesource.dev/container.debug": "none"})}
 	create := func(name string, known pods.Answer) Event {
 		event := claimed(web, name, claimGi)
-		event.Known = known
+		event.PodInfo = known
 		return event
 	}
 	const refused = `bad annotations: metadata.annotations[numa.memory-manager.noderesource.dev/container.debug]: Not found: "debug": the pod has no such container`

@@ -7,10 +7,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// adjustment is what a new container gets, of which the runtime's record has nothing yet.
+// adjustment returns what to set for a new container: the runtime's record has nothing of it yet.
 func (r *derivedRun) adjustment() Adjustment { return (&Record{}).answer(r, Resources{}) }
 
-// answer is what the runtime's record lacks, or may lack, of what the container should have, and what the kubelet asks for otherwise.
+// answer returns what the runtime has to write so that its record holds the desired values. Where the kubelet's request sets another value,
+// or the record is not known, the value is written again.
 func (r *Record) answer(now *derivedRun, asked Resources) Adjustment {
 	a := Adjustment{Unified: changes(r.Values, now.values, asked.Unified, r.Unsure)}
 	if text := r.oomGroup(now, asked.OOMGroup); text != "" {
@@ -22,21 +23,21 @@ func (r *Record) answer(now *derivedRun, asked Resources) Adjustment {
 	return a
 }
 
-// oomGroup is the memory.oom.group to be written, as with changes; "" is none. A container that must not have ours any more gets the
-// kubelet's back. Where that is not known, the runtime is not asked: pkg/protect writes the file, and finds there what was before.
+// oomGroup returns the memory.oom.group to write; "" writes nothing. When this plugin no longer sets it, the kubelet's value is restored.
+// If that is not known, the runtime is not asked: pkg/protect restores the file from its journal.
 func (r *Record) oomGroup(now *derivedRun, asked string) string {
 	text := now.oomGroup
 	if wanted := now.values.OOMGroup; wanted != nil {
 		text = cgroup.FormatLimit(*wanted)
 	}
 	foreign := asked != "" && asked != text
-	if now.oomGroup == "" || equal(r.Values.OOMGroup, now.values.OOMGroup) && !foreign && !r.Unsure.OOMGroup {
+	if now.oomGroup == "" || sameValue(r.Values.OOMGroup, now.values.OOMGroup) && !foreign && !r.Unsure.OOMGroup {
 		return ""
 	}
 	return text
 }
 
-// withOOMGroup adds memory.oom.group to files, which may be shared.
+// withOOMGroup adds memory.oom.group to a copy of files.
 func withOOMGroup(files map[string]string, text string) map[string]string {
 	all := make(map[string]string, len(files)+1)
 	maps.Copy(all, files)
@@ -44,11 +45,11 @@ func withOOMGroup(files map[string]string, text string) map[string]string {
 	return all
 }
 
-// FileSet are some of the files of a container.
+// FileSet is a subset of a container's files.
 type FileSet struct{ Min, Low, High, Mems, OOMGroup bool }
 
-// also adds the files of an adjustment.
-func (f FileSet) also(a Adjustment) FileSet {
+// plus adds the files of an adjustment.
+func (f FileSet) plus(a Adjustment) FileSet {
 	has := func(knob cgroup.Knob) bool { _, there := a.Unified[string(knob)]; return there }
 	return FileSet{
 		f.Min || has(cgroup.MemoryMin), f.Low || has(cgroup.MemoryLow), f.High || has(cgroup.MemoryHigh), f.Mems || a.CpusetMems != "",
@@ -56,8 +57,8 @@ func (f FileSet) also(a Adjustment) FileSet {
 	}
 }
 
-// changes are the files to be written so that a container that has given holds wanted. What shown (the unified map of a
-// request) sets otherwise is set again, and so is what is unsure. nil when there are none.
+// changes returns the files to write so that a container that holds given will hold wanted. A file is also written if shown (the unified
+// map of a request) sets another value, or if it is unsure. It returns nil if there is nothing to write.
 func changes(given, wanted memoryqos.Values, shown map[string]string, unsure FileSet) map[string]string {
 	var files map[string]string
 	put := func(knob cgroup.Knob, given, wanted *uint64, unsure bool) {
@@ -67,7 +68,7 @@ func changes(given, wanted memoryqos.Values, shown map[string]string, unsure Fil
 		}
 		other, set := shown[string(knob)]
 		foreign := set && wanted != nil && other != text
-		if equal(given, wanted) && !foreign && !unsure {
+		if sameValue(given, wanted) && !foreign && !unsure {
 			return
 		}
 		if files == nil {
@@ -81,8 +82,8 @@ func changes(given, wanted memoryqos.Values, shown map[string]string, unsure Fil
 	return files
 }
 
-// journalFound has the journal know the values of a container that was found, also those that it has already: the journal
-// may have been lost. For the same reason only what is not ours counts as the kubelet's.
+// journalFound journals the values of a container that was found, including the values that it holds already, because the journal may have
+// been lost. A value that this plugin would set does not count as the kubelet's.
 func (l *Ledger) journalFound(c *container) {
 	others := maps.Clone(c.Resources.Unified)
 	now := l.deriveRun(c)
@@ -96,24 +97,24 @@ func (l *Ledger) journalFound(c *container) {
 	l.journal(c, now.adjustment(), others, nil)
 }
 
-// journalRecord has the journal know, in a dry run, what the runtime may just have written of its record: what was ours before.
+// journalRecord journals, in a dry run, the values of this plugin that the runtime may just have written from its record.
 func (l *Ledger) journalRecord(c *container) {
-	if !c.Record.Ours || !l.state.Resolved.Config.DryRun() {
+	if !c.Record.Written || !l.state.Resolved.Config.DryRun() {
 		return
 	}
 	had := Adjustment{Unified: changes(memoryqos.Values{}, c.Record.Values, nil, FileSet{})}
 	if group := c.Record.Values.OOMGroup; group != nil {
 		had.Unified = withOOMGroup(had.Unified, cgroup.FormatLimit(*group))
 	}
-	if c.Record.OursMems {
+	if c.Record.WrittenMems {
 		had.CpusetMems = c.Record.Mems
 	}
 	maps.DeleteFunc(had.Unified, func(file, text string) bool { return c.Resources.Unified[file] == text })
 	l.journal(c, had, c.Resources.Unified, nil)
 }
 
-// journal has the journal know what an answer or an update writes in a container's cgroup, so that rollback restores it.
-// asked are the values that the kubelet wants there, where they are new to the journal; wanted replaces those.
+// journal adds what an answer or an update writes in a container's cgroup to the journal, so that a rollback can restore it. asked are the
+// kubelet's values for files that the journal does not have yet; wanted replaces those that it has.
 func (l *Ledger) journal(c *container, adjustment Adjustment, asked, wanted map[string]string) {
 	if c.Cgroup == "" || adjustment.Empty() && len(wanted) == 0 {
 		return

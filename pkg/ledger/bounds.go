@@ -2,15 +2,15 @@ package ledger
 
 import "fmt"
 
-// Bounds of what the runtime says of a pod: it is kept as long as the pod lives.
+// The runtime's data about a pod is kept as long as the pod lives, so its size is bounded.
 const (
 	// longestName is the longest name that the API server admits, in bytes. UIDs and the runtime's ids are shorter.
 	longestName = 253
-	// mostContainers is more than a pod of any use has, those included that have ended and keep an allocation.
+	// mostContainers is more than any useful pod has, including ended containers that keep their allocation.
 	mostContainers = 4096
 )
 
-// checkNames refuses a name that is longer than any of Kubernetes.
+// checkNames refuses a name that is longer than Kubernetes allows.
 func checkNames(what string, names ...[2]string) error {
 	for _, n := range names {
 		if len(n[1]) > longestName {
@@ -20,17 +20,17 @@ func checkNames(what string, names ...[2]string) error {
 	return nil
 }
 
-// check refuses a pod with names that are not Kubernetes'.
+// check refuses a pod whose names Kubernetes would not allow.
 func (p Pod) check() error {
 	return checkNames("a pod", [2]string{"id", p.ID}, [2]string{"UID", p.UID}, [2]string{"namespace", p.Namespace}, [2]string{"name", p.Name})
 }
 
-// check refuses a container that is beyond the bounds of its pod. One that the pod has had before is not one more.
+// check refuses a container if its names are too long, or if the pod has too many containers and this is a new one.
 func (p *pod) check(c Container) error {
 	if err := checkNames("a container", [2]string{"id", c.ID}, [2]string{"name", c.Name}); err != nil {
 		return err
 	}
-	if len(p.containers) >= mostContainers && p.named(c.Name) == nil {
+	if len(p.containers) >= mostContainers && p.container(c.Name) == nil {
 		return fmt.Errorf("its pod has %d containers, want at most %d", len(p.containers)+1, mostContainers)
 	}
 	return nil

@@ -14,14 +14,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// ClaimNotPrepared is the reason of a container that names a claim that it cannot have.
+// ClaimNotPrepared is the reason when a container names a claim that it cannot use.
 var ClaimNotPrepared = memorymanager.NewReason("ClaimNotPrepared")
 
-// hasClaims is why the Memory Manager does not place a container with claims.
-const hasClaims = "its resource claims say where its memory is"
+// placedByClaims is the reason why the Memory Manager does not place a container that has claims.
+const placedByClaims = "its resource claims say where its memory is"
 
-// PrepareClaim allocates a claim on its nodes. A claim that has its allocation keeps it. Err refuses one that does not fit, or that a
-// living container of a pod has for which it is not reserved any more.
+// PrepareClaim allocates a claim on its nodes. A claim that is allocated already keeps its allocation. Err is set if the claim does not
+// fit. Err is also set if a living container uses the claim and the claim has changed or is no longer reserved for its pod.
 type PrepareClaim struct{ Claim claims.Claim }
 
 func (e PrepareClaim) apply(l *Ledger) {
@@ -46,8 +46,7 @@ func (e PrepareClaim) apply(l *Ledger) {
 	}
 }
 
-// UnprepareClaim releases a claim's allocation. A claim that is not known has been released before. Err refuses one that a living
-// container has.
+// UnprepareClaim releases a claim's allocation; an unknown claim has been released before. Err is set if a living container uses the claim.
 type UnprepareClaim struct{ UID string }
 
 func (e UnprepareClaim) apply(l *Ledger) {
@@ -63,8 +62,8 @@ func (e UnprepareClaim) apply(l *Ledger) {
 	l.note(Info, "claim released", claimFields(known), nil)
 }
 
-// claimUser is the pod of the living containers that have a claim; nil is none. The claim stays as it is until they have ended: after a
-// forced deletion the API server has forgotten a pod whose containers run for their grace period.
+// claimUser returns the pod whose living containers use a claim, or nil. A claim in use does not change: after a forced deletion the API
+// server has forgotten the pod, but its containers run on for their grace period.
 func (l *Ledger) claimUser(uid string) *pod {
 	if claim := l.state.Claims[uid]; claim != nil {
 		for part := range claim.Parts {
@@ -84,35 +83,35 @@ func claimFields(c *claims.Claim) map[string]any {
 	return map[string]any{"claim": c.String(), "uid": c.UID, "numaNodes": claims.Nodes(c.Parts).String()}
 }
 
-// setClaim replaces a claim, nil ends it. Containers that have lacked it are brought to it.
+// setClaim replaces a claim; nil removes it. Living containers that waited for the claim are placed again.
 func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	if claim == nil {
 		delete(l.state.Claims, uid)
 	} else {
 		l.state.Claims[uid] = claim
 	}
-	if err := l.takeNodes(l.state.Resolved); err != nil {
+	if err := l.setNodeMap(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if c.alive() && !c.HasClaims && c.names(uid) {
+			if c.alive() && !c.HasClaims && c.namesClaim(uid) {
 				l.change(p)
-				_ = l.place(c) // refuses nothing that runs
+				_ = l.place(c) // a running container is never refused
 			}
 		}
 	}
 }
 
-// Claims are all claims that have an allocation, in the order of their UIDs.
+// Claims returns all allocated claims, sorted by UID.
 func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
 
-// claimSupply is what claims may have under the configuration in force.
+// claimSupply returns what claims can be allocated from under the current configuration.
 func (l *Ledger) claimSupply() claims.Supply {
 	return claims.Supply{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Pods: l.manager}
 }
 
-// noteLostClaims says where claims have more than their node, after memory was plugged out.
+// noteLostClaims logs the nodes where claims have more than the node has, which happens when memory was unplugged.
 func (l *Ledger) noteLostClaims() {
 	for _, over := range l.state.Claims.Excesses(l.state.Resolved.Nodes) {
 		sizes := quantity.LogApart(over.Claimed, over.Capacity)
@@ -121,31 +120,31 @@ func (l *Ledger) noteLostClaims() {
 	}
 }
 
-// byClaims reports whether claims, and not the Memory Manager, say where a container's memory is.
+// byClaims reports whether claims decide where a container's memory is, and not the Memory Manager.
 func (c *container) byClaims() bool { return len(c.Claims) > 0 || c.TooManyClaims }
 
-// names reports whether a container names a part of a claim.
-func (c *container) names(claim string) bool {
+// namesClaim reports whether a container names a part of a claim.
+func (c *container) namesClaim(claim string) bool {
 	return slices.ContainsFunc(c.Claims, func(r claims.Ref) bool { return r.UID == claim })
 }
 
-// judged is what a container has of what it names of resource claims. It follows from claims that do not change while it has them.
-type judged struct {
-	names   []string // of all that it names, as NAMESPACE/NAME
+// claimGrant is what a container gets from the resource claims that it names. The claims do not change while it has them.
+type claimGrant struct {
+	names   []string // of all claims that it names, as NAMESPACE/NAME
 	nodes   nodeset.Set
 	amounts memorymanager.Request
 	blocks  []memorymanager.Block
 }
 
-// use is how many living containers of a pod have a part of a claim.
+// use counts the living containers of a pod that use a part of a claim.
 type use struct {
 	by         *pod
 	containers int
 }
 
-// takeClaims gives a container what was judged that it has of its claims, if they are granted.
-func (l *Ledger) takeClaims(c *container, has judged, granted bool) {
-	if c.judged, c.HasClaims = has, granted; !granted {
+// grantClaims records what a container gets from its claims. If granted, their parts are marked as in use.
+func (l *Ledger) grantClaims(c *container, has claimGrant, granted bool) {
+	if c.grant, c.HasClaims = has, granted; !granted {
 		return
 	}
 	for _, ref := range c.Claims {
@@ -153,13 +152,13 @@ func (l *Ledger) takeClaims(c *container, has judged, granted bool) {
 	}
 }
 
-// judgeClaims is what a container has of the claims that it names, or would have. The error says why it cannot have it. Each claim is judged
-// once for a container: what it has stays until it ends.
-func (l *Ledger) judgeClaims(c *container) (judged, error) {
+// resolveClaims returns what a container gets from the claims that it names, or why it cannot have them. Once granted, the result stays the
+// same until the container ends.
+func (l *Ledger) resolveClaims(c *container) (claimGrant, error) {
 	if c.HasClaims {
-		return c.judged, nil
+		return c.grant, nil
 	}
-	has := judged{names: l.state.Claims.Names(c.Claims)}
+	has := claimGrant{names: l.state.Claims.Names(c.Claims)}
 	if c.TooManyClaims {
 		return has, claims.ErrTooMany
 	}
@@ -178,8 +177,8 @@ func (l *Ledger) judgeClaims(c *container) (judged, error) {
 	return has, err
 }
 
-// returnClaims gives back what takeClaims took.
-func (l *Ledger) returnClaims(c *container) {
+// releaseClaims reverts grantClaims.
+func (l *Ledger) releaseClaims(c *container) {
 	if c.HasClaims {
 		for _, ref := range c.Claims {
 			if left := l.used[ref].containers - 1; left > 0 {
@@ -189,12 +188,12 @@ func (l *Ledger) returnClaims(c *container) {
 			}
 		}
 	}
-	c.HasClaims, c.judged = false, judged{}
+	c.HasClaims, c.grant = false, claimGrant{}
 }
 
-// decideByClaims gives a container the nodes of its claims. The error refuses it.
+// decideByClaims puts a container on the nodes of its claims. An error refuses the container.
 func (l *Ledger) decideByClaims(c *container) (assignment, error) {
-	has, err := l.judgeClaims(c)
+	has, err := l.resolveClaims(c)
 	decided := assignment{Placement: l.unpin(c, "pinned by the kubelet"), granted: err == nil}
 	if !c.HasClaims {
 		decided.claims = &has
@@ -203,7 +202,7 @@ func (l *Ledger) decideByClaims(c *container) (assignment, error) {
 	case as.ByKubelet:
 	case err == nil:
 		as.Nodes, as.Pinning = has.nodes, "pinned by resource claim "+strings.Join(has.names, " and ")
-	case c.Phase != Creating: // what runs keeps the nodes that it has
+	case c.Phase != Creating: // a running container keeps its nodes
 		as.Nodes, _ = nodeset.Parse(c.FoundMems)
 		as.Pinning = "not pinned: " + err.Error()
 	default:
@@ -214,9 +213,9 @@ func (l *Ledger) decideByClaims(c *container) (assignment, error) {
 	return decided, nil
 }
 
-// ownAmounts are what a container's claims allocate for it alone: nil where it shares one with another living container of its pod,
-// because nothing says how much of it is whose. It returns at the first part that is shared. The others are one container's each, so that
-// all containers together look at each part once.
+// ownAmounts returns what a container's claims allocate for it alone. It returns nil if another living container of the pod shares one of
+// the claims, because nothing says how to divide it. It stops at the first shared part, so that all containers together look at each part
+// once.
 func (l *Ledger) ownAmounts(c *container) memorymanager.Request {
 	if !c.HasClaims {
 		return nil
@@ -226,10 +225,10 @@ func (l *Ledger) ownAmounts(c *container) memorymanager.Request {
 			return nil
 		}
 	}
-	return c.judged.amounts
+	return c.grant.amounts
 }
 
-// claimedEstimate is the memory request of a container whose claims say it; false is one without.
+// claimedEstimate returns the memory request that follows from a container's claims; false if it has no memory claimed for itself.
 func (l *Ledger) claimedEstimate(c *container) (pods.Estimate, bool) {
 	bytes := l.ownAmounts(c).Of(memorymanager.Memory)
 	if bytes > 0 && c.Limit > 0 {

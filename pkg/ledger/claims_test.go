@@ -382,9 +382,9 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 				for _, table := range node.Memory {
 					claimed := l.state.Claims.Claimed("")[claims.Kind{Node: i, Type: table.Type}]
 					whole, _, _ := l.manager.Capacity(i, table.Type)
-					for _, aside := range l.aside {
-						if aside.Node == i {
-							whole += aside.Amounts.Of(table.Type)
+					for _, reserved := range l.reserved {
+						if reserved.Node == i {
+							whole += reserved.Amounts.Of(table.Type)
 						}
 					}
 					if table.Reserved+claimed > whole {

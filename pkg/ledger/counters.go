@@ -10,16 +10,16 @@ import (
 type Counters struct {
 	// PinningRequests and PinningErrors are the kubelet's memory_manager_pinning_requests_total and …_errors_total.
 	PinningRequests, PinningErrors uint64
-	// Rejections are refused containers and resizes, Unpinned those that run without nodes of their own instead; both have
-	// every one of memorymanager.Reasons.
+	// Rejections are refused containers and resizes. Unpinned are containers that run without nodes of their own instead. Both have a key
+	// for each of memorymanager.Reasons.
 	Rejections, Unpinned map[string]uint64
-	// Bounded counts placements whose search was cut short.
+	// Bounded counts placements whose search was stopped at its limit.
 	Bounded uint64
-	// Forgotten counts pods that ended without an event.
+	// Forgotten counts pods whose end no event reported.
 	Forgotten uint64
-	// Corrections counts memory requests that a better source corrected on a running container.
+	// Corrections counts running containers whose memory request a better source has corrected.
 	Corrections uint64
-	// Reloads and BadReloads count configurations put in force and refused.
+	// Reloads and BadReloads count accepted and refused configurations.
 	Reloads, BadReloads uint64
 }
 
@@ -31,7 +31,7 @@ func newCounters() Counters {
 	return c
 }
 
-// Counters returns what has been counted so far.
+// Counters returns a copy of the counters.
 func (l *Ledger) Counters() Counters {
 	counters := l.state.Counters
 	counters.Rejections, counters.Unpinned = maps.Clone(counters.Rejections), maps.Clone(counters.Unpinned)

@@ -14,10 +14,9 @@ const sharesPerCPU = 1024
 
 // exclusiveCPUs returns the NUMA nodes of a container's exclusive CPUs.
 //
-// The kubelet's CPU manager gives every container a cpuset: its own CPUs to a Guaranteed container that asks for whole
-// CPUs, the shared pool to all others. Exclusive CPUs are as many as the container asks for, which its CPU shares show;
-// a container of the shared pool asks for a fraction, or is not Guaranteed. Where the event carries no shares, CPUs are
-// taken as exclusive unless a container of another pod has the very same set, or it is all of the machine.
+// The kubelet's CPU manager gives a cpuset to every container: exclusive CPUs to a Guaranteed container that requests whole CPUs, the
+// shared pool to all others. CPUs are exclusive if their number is what the container requests, which its CPU shares show. If the event has
+// no shares, CPUs count as exclusive unless a container of another pod has the same set, or the set is the whole machine.
 func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
 	list := c.Resources.CPUs
 	if list == "" || c.pod.class() != memoryqos.Guaranteed {
@@ -58,14 +57,14 @@ func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 	return false
 }
 
-// nodesOfCPUs are the NUMA nodes of CPUs; none where the machine does not have them.
+// nodesOfCPUs returns the NUMA nodes of CPUs, or none if the machine does not have these CPUs.
 func (l *Ledger) nodesOfCPUs(list string) nodeset.Set {
 	nodes, _ := l.state.Resolved.Machine.NodesOfCPUs(list)
 	return nodes
 }
 
-// needsPodCPUs reports whether the exclusive CPUs of a pod's other containers matter for a container that is about to be placed, because
-// the pod is aligned as a whole and has no allocation yet.
+// needsPodCPUs reports whether placing a container needs the exclusive CPUs of the pod's other containers: the pod is aligned as a whole
+// and has no allocation yet.
 func (l *Ledger) needsPodCPUs(pod Pod) bool {
 	options := l.state.Resolved.Manager
 	return options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns && len(l.manager.Allocations(pod.Key()).Entries) == 0

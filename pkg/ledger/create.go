@@ -6,7 +6,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 )
 
-// CreateContainer is a container that is about to be created. It is answered with its nodes and values.
+// CreateContainer is a container that the runtime is about to create. The answer has its nodes and values.
 type CreateContainer struct {
 	Pod       Pod
 	Container Container
@@ -16,17 +16,17 @@ type CreateContainer struct {
 
 func (e CreateContainer) apply(l *Ledger) {
 	out := &l.step.effects
-	p := l.podFor(e.Pod, e.Known, e.podLimit(e.Pod))
+	p := l.podFor(e.Pod, e.PodInfo, e.podLimit(e.Pod))
 	if p == nil {
 		return
 	}
 	if out.Err = p.check(e.Container); out.Err != nil {
 		return
 	}
-	if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
+	if out.Err = l.overtaken(p.container(e.Container.Name), e.Container.ID); out.Err != nil {
 		return
 	}
-	l.seeContainers(e.Siblings)
+	l.recordPresence(e.Siblings)
 	l.step.facts = e.Facts
 	c, err := l.admit(p, e.Container)
 	now := l.deriveRun(c)
@@ -34,37 +34,35 @@ func (e CreateContainer) apply(l *Ledger) {
 		c.Policy = l.memoryPolicy(c, now.request.Request, e.Mems)
 		out.Answer = now.adjustment()
 		out.Answer.MemoryPolicy = c.Policy.MemoryPolicy
-		l.answered(c, &now, out.Answer, e.Container.Resources.Unified, nil)
+		l.recordAnswer(c, &now, out.Answer, e.Container.Resources.Unified, nil)
 	}
 	out.Decision = c.decision(&now)
 	out.Decision.Affinity = l.step.affinity
 }
 
-// answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its
-// files, wanted those that it wants from now on.
-func (l *Ledger) answered(c *container, now *derivedRun, adjustment Adjustment, asked, wanted map[string]string) {
+// recordAnswer updates the record and the journal when an adjustment is sent for a container. asked and wanted are as in journal.
+func (l *Ledger) recordAnswer(c *container, now *derivedRun, adjustment Adjustment, asked, wanted map[string]string) {
 	if l.state.Resolved.Config.DryRun() {
 		return
 	}
-	l.step.answered = append(l.step.answered, c)
+	l.step.synced = append(l.step.synced, c)
 	l.journal(c, adjustment, asked, wanted)
 	c.Record.Values, c.Record.Resend = now.values, false
-	if c.Phase != Creating { // what is given at creation is in the record
-		c.Record.Unsure = c.Record.Unsure.also(adjustment)
+	if c.Phase != Creating { // the values of a creation are in the record
+		c.Record.Unsure = c.Record.Unsure.plus(adjustment)
 	}
 	if adjustment.CpusetMems != "" {
-		c.Record.OursMems = true
+		c.Record.WrittenMems = true
 		c.Record.Mems, c.FoundMems = adjustment.CpusetMems, adjustment.CpusetMems
 	}
 }
 
-// admit takes a new container in: its place and its values. A container of the same name that was there before is
-// replaced, whether it has ended or its creation was given up.
+// admit places a new container. It replaces a container of the same name that has ended or whose creation was abandoned.
 func (l *Ledger) admit(p *pod, received Container) (*container, error) {
-	c := p.named(received.Name)
+	c := p.container(received.Name)
 	if c == nil {
 		c = p.addSlot(received.Name)
-		l.annotations(p)
+		l.recheckAnnotations(p)
 	} else {
 		l.end(c)
 	}
@@ -75,19 +73,19 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	if err == nil {
 		err = l.place(c)
 	}
-	if err != nil && !l.state.Resolved.Config.DryRun() { // which refuses nothing
+	if err != nil && !l.state.Resolved.Config.DryRun() { // a dry run refuses nothing
 		l.end(c)
 	}
 	return c, err
 }
 
-// attach begins a run of a container. Nothing of its last one is left, but for the devices of one that is the same to the runtime.
+// attach starts a new Run of a container. Nothing of the last run is kept, except the devices if the runtime's id is the same.
 func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	devices := received.Devices
 	if c.ID == received.ID && len(c.Devices) > 0 {
 		devices = c.Devices
 	}
-	l.returnClaims(c)
+	l.releaseClaims(c)
 	revision := c.Revision + 1
 	c.Run = Run{
 		ID: received.ID, Phase: phase, Born: l.step.now, Revision: revision, Seq: l.step.seq,
@@ -105,7 +103,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	c.CPUNodes = l.exclusiveCPUs(c)
 }
 
-// limitOf reads a CRI memory limit: what is not positive is none.
+// limitOf converts a CRI memory limit; 0 or less is no limit.
 func limitOf(limit *int64) uint64 {
 	if limit == nil || *limit <= 0 {
 		return 0
@@ -113,7 +111,7 @@ func limitOf(limit *int64) uint64 {
 	return uint64(*limit)
 }
 
-// AbandonContainer is a container whose creation failed after it was decided. Its allocation waits for the next try.
+// AbandonContainer is a container whose creation failed after it was decided. Its allocation is kept for the next try.
 type AbandonContainer struct{ ID string }
 
 func (e AbandonContainer) apply(l *Ledger) {
@@ -122,17 +120,17 @@ func (e AbandonContainer) apply(l *Ledger) {
 	}
 }
 
-// end takes a container out of the living ones. Its allocation stays.
+// end marks a container as stopped. Its allocation is kept.
 func (l *Ledger) end(c *container) {
 	if l.containers[c.ID] == c {
 		delete(l.containers, c.ID)
 	}
 	c.Phase, c.Raised, c.Pending = Stopped, 0, nil
-	l.returnClaims(c)
+	l.releaseClaims(c)
 }
 
-// forget drops a container that has ended and has no allocation.
-func (l *Ledger) forget(c *container) {
+// dropSlot removes an ended container that has no allocation.
+func (l *Ledger) dropSlot(c *container) {
 	if c.alive() || l.blocks(c) != nil {
 		return
 	}

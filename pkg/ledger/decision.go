@@ -10,14 +10,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Decision is what the log says about a container and what was decided for it.
+// Decision is what the log says about a container.
 type Decision struct {
 	Pod, Namespace, UID string
 	Class               memoryqos.QOSClass
 	Container, ID       string
 	Nodes               nodeset.Set
 	Pinning             string
-	// Affinity is the Topology Manager's answer; nil where it was not asked, or the container was rejected.
+	// Affinity is the Topology Manager's result; nil if it was not asked, or the container was rejected.
 	Affinity      *topologymanager.Hint `json:"-"`
 	MemoryPolicy  MemoryPolicy
 	PendingResize memorymanager.Request
@@ -32,7 +32,7 @@ func (c *container) decision(now *derivedRun) *Decision {
 	}
 }
 
-// Fields are the stable fields of a decision in the log; sizes are exact in its JSON form.
+// Fields returns the decision as log fields, whose names are stable. Sizes are exact in the JSON form.
 func (d *Decision) Fields() map[string]any {
 	fields := make(map[string]any, 16)
 	fields["pod"], fields["namespace"], fields["uid"], fields["qosClass"] = d.Pod, d.Namespace, d.UID, d.Class
@@ -63,19 +63,18 @@ func (d *Decision) Fields() map[string]any {
 	return fields
 }
 
-// fields name a container in the log.
+// fields returns the log fields of a container.
 func (l *Ledger) fields(c *container) map[string]any {
 	now := l.deriveRun(c)
 	return c.decision(&now).Fields()
 }
 
-// fields name a pod in the log.
+// fields returns the log fields of a pod.
 func (p *pod) fields() map[string]any {
 	return map[string]any{"pod": p.Name, "namespace": p.Namespace, "uid": p.UID, "qosClass": p.class()}
 }
 
-// with adds a field to others.
-func with(fields map[string]any, name string, value any) map[string]any {
+func withField(fields map[string]any, name string, value any) map[string]any {
 	fields[name] = value
 	return fields
 }

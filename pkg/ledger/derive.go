@@ -6,47 +6,47 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// derived is what follows from the state of a pod. It never changes.
+// derived is computed from the state of a pod, and never modified.
 type derived struct {
-	cgroup  string // "" for a pod that is left alone
+	cgroup  string // "" for an unmanaged pod
 	fresh   bool
 	driver  cgroup.Driver
-	values  memoryqos.Values // desired for the pod's cgroup
-	runs    []derivedRun     // of its containers, in their order
+	values  memoryqos.Values // of the pod's cgroup
+	runs    []derivedRun     // parallel to pod.containers
 	members memoryqos.PodValues
 }
 
-// derivedRun is what follows for one container.
+// derivedRun is computed for one container.
 type derivedRun struct {
-	id, cgroup string // of one that lives
-	asked      asked
+	id, cgroup string // empty unless it lives
+	basis      requestBasis
 	kind       memoryqos.Kind
 	request    pods.Estimate
-	qos        memoryqos.Values // what Memory QoS gives
-	values     memoryqos.Values // what its files should hold: qos, with what the stall guard has raised
-	mems       string           // the cpuset.mems that it should have from us; "" leaves it alone
-	oomGroup   string           // the memory.oom.group that the kubelet wants; "" is not known
+	qos        memoryqos.Values // the result of Memory QoS
+	values     memoryqos.Values // what its files should hold: qos with the stall guard's memory.high
+	mems       string           // the cpuset.mems to set; "" does not set it
+	oomGroup   string           // the memory.oom.group that the kubelet wants; "" if unknown
 	byRuntime  bool
-	watched    watched
-	// ours is set once a file of it has held, or was to hold, a value of ours.
-	ours bool
+	guarded    guarded
+	// written is set once a file of the container has held, or should have held, a value of this plugin.
+	written bool
 }
 
-// asked is what a container's request follows from that is its own: where it stays, another request is a correction.
-type asked struct {
+// requestBasis are the container's own inputs of its request. If the request changes and these do not, a better source has corrected it.
+type requestBasis struct {
 	revision, limit uint64
 }
 
-// watched is what the stall guard goes by; zero for a container without a memory.high of ours.
-type watched struct {
+// guarded is the stall guard's input; zero for a container whose memory.high this plugin does not set.
+type guarded struct {
 	id          string
 	high, limit uint64
-	request     uint64 // or memory.min or memory.low where that is more
+	request     uint64 // or memory.min or memory.low if that is more
 	off         bool
 	cacheRoom   bool
 }
 
-// derive computes all that follows from a pod's state, the configuration, the machine and the resource claims.
+// derive computes everything that depends on a pod's state, the configuration, the machine and the resource claims.
 func (l *Ledger) derive(p *pod) *derived {
 	d := &derived{runs: make([]derivedRun, len(p.containers))}
 	for i, c := range p.containers {
@@ -54,18 +54,18 @@ func (l *Ledger) derive(p *pod) *derived {
 	}
 	if p.managed {
 		d.cgroup, d.driver, d.fresh = p.path.Pod, p.path.Driver, p.Fresh
-		d.values = p.settings.Pod(l.sums(p, d.runs))
+		d.values = p.settings.Pod(l.qosPod(p, d.runs))
 		d.members = memoryqos.PodValues{Class: p.class(), System: p.path.System() != "", Values: d.values}
 	}
 	return d
 }
 
 func (l *Ledger) deriveRun(c *container) derivedRun {
-	r := derivedRun{kind: c.kind(), request: l.estimate(c), asked: asked{c.Revision, c.Limit}, oomGroup: c.Resources.OOMGroup}
-	qos, overrides := l.forQoS(c, r.request)
+	r := derivedRun{kind: c.kind(), request: l.estimate(c), basis: requestBasis{c.Revision, c.Limit}, oomGroup: c.Resources.OOMGroup}
+	qos, overrides := l.qosContainer(c, r.request)
 	r.qos = c.pod.settings.Container(qos, overrides)
 	if c.Phase == Creating && c.Resources.OOMGroup == "" {
-		r.qos.OOMGroup = nil // what the kubelet wants there is not known before the runtime has written it
+		r.qos.OOMGroup = nil // the kubelet's value is unknown until the runtime has written it
 	}
 	r.values = raised(r.qos, c.Raised)
 	if !c.alive() {
@@ -74,14 +74,14 @@ func (l *Ledger) deriveRun(c *container) derivedRun {
 	r.id, r.cgroup, r.mems = c.ID, c.Cgroup, l.mems(c)
 	r.byRuntime = c.Phase == Creating || c.Pending != nil
 	if c.Phase != Creating && r.qos.High != nil && c.Cgroup != "" {
-		r.watched = watched{c.ID, *r.qos.High, c.Limit, r.qos.Promised(r.request.Request), l.guardOff(c), c.pod.settings.IsCacheRoom(qos, overrides)}
+		r.guarded = guarded{c.ID, *r.qos.High, c.Limit, r.qos.Promised(r.request.Request), l.guardOff(c), c.pod.settings.IsCacheRoom(qos, overrides)}
 	}
 	return r
 }
 
-// forQoS is the container as the rules of Memory QoS see it. Where the stall guard is off, a heap that needs its whole limit would
-// make no progress below it, so no room is left for page cache.
-func (l *Ledger) forQoS(c *container, request pods.Estimate) (memoryqos.Container, memoryqos.Overrides) {
+// qosContainer returns a container as Memory QoS sees it. If the stall guard is off, no room is left for page cache: a heap that needs its
+// whole limit could not grow beyond memory.high.
+func (l *Ledger) qosContainer(c *container, request pods.Estimate) (memoryqos.Container, memoryqos.Overrides) {
 	overrides := c.wishes().QoS
 	overrides.Own = c.Own
 	if l.guardOff(c) {
@@ -92,7 +92,7 @@ func (l *Ledger) forQoS(c *container, request pods.Estimate) (memoryqos.Containe
 	}, overrides
 }
 
-// raised are values with the memory.high that the stall guard has set, where that is more.
+// raised returns values with the memory.high that the stall guard has set, if that is higher.
 func raised(values memoryqos.Values, high uint64) memoryqos.Values {
 	if values.High != nil && high > *values.High {
 		values.High = &high
@@ -100,9 +100,8 @@ func raised(values memoryqos.Values, high uint64) memoryqos.Values {
 	return values
 }
 
-// ownLimit is the limit in the container's spec where the event may show another; nil where the event's is the container's own, or
-// the spec is not known. In a pod with resources of its own the event of a container without a limit shows the pod's, and claimed
-// memory is part of the limit that it shows.
+// ownLimit returns the memory limit of the container's spec, or nil if the event shows the same or the spec is unknown. In a pod with
+// pod-level resources, the event of a container without a limit shows the pod's limit. The limit in an event also includes claimed memory.
 func (c *container) ownLimit() *uint64 {
 	if c.pod.Info == nil || !c.pod.Info.OwnMemory() {
 		return nil
@@ -114,9 +113,9 @@ func (c *container) ownLimit() *uint64 {
 	return &spec.Limit
 }
 
-// sums is the pod as the rules of Memory QoS see it.
-func (l *Ledger) sums(p *pod, runs []derivedRun) memoryqos.Pod {
-	sums := memoryqos.Pod{Class: p.class(), Overhead: p.Overhead, Overrides: p.wishesOf("").QoS, Containers: p.parts(runs)}
+// qosPod returns a pod as Memory QoS sees it.
+func (l *Ledger) qosPod(p *pod, runs []derivedRun) memoryqos.Pod {
+	sums := memoryqos.Pod{Class: p.class(), Overhead: p.Overhead, Overrides: p.wishesOf("").QoS, Containers: p.qosPodContainers(runs)}
 	if p.Info != nil {
 		sums.Overhead = p.Info.Overhead
 		sums.Claimed = p.Info.Claimed
@@ -124,15 +123,15 @@ func (l *Ledger) sums(p *pod, runs []derivedRun) memoryqos.Pod {
 		return sums
 	}
 	sums.CgroupLimit = p.MemoryLimit
-	if limit := p.sharedLimit(); limit > 0 { // what limits a Guaranteed pod is what it asks for
+	if limit := p.sharedLimit(); limit > 0 { // a Guaranteed pod's request is its limit
 		sums.PodRequest = &limit
 	}
 	return sums
 }
 
-// parts are the containers that count for the pod's cgroup: all of the spec, in its order, where a pod API has provided it,
-// and those that live and are not in it.
-func (p *pod) parts(runs []derivedRun) []memoryqos.PodContainer {
+// qosPodContainers returns the containers that count for the pod's cgroup: all of the spec, in its order, if a pod API has provided it,
+// then the living containers that are not in the spec.
+func (p *pod) qosPodContainers(runs []derivedRun) []memoryqos.PodContainer {
 	parts := make([]memoryqos.PodContainer, 0, len(p.containers))
 	listed := func(string) bool { return false }
 	if p.Info != nil {
@@ -144,7 +143,7 @@ func (p *pod) parts(runs []derivedRun) []memoryqos.PodContainer {
 		}
 		for _, spec := range p.Info.Containers {
 			if i, lives := living[spec.Name]; lives {
-				parts = append(parts, p.containers[i].part(spec.Kind, &runs[i]))
+				parts = append(parts, p.containers[i].qosPodContainer(spec.Kind, &runs[i]))
 				continue
 			}
 			parts = append(parts, memoryqos.PodContainer{
@@ -156,50 +155,48 @@ func (p *pod) parts(runs []derivedRun) []memoryqos.PodContainer {
 	}
 	for i, c := range p.containers {
 		if c.alive() && !listed(c.Name) {
-			parts = append(parts, c.part(runs[i].kind, &runs[i]))
+			parts = append(parts, c.qosPodContainer(runs[i].kind, &runs[i]))
 		}
 	}
 	return parts
 }
 
-// part is a living container as a part of its pod's sums.
-func (c *container) part(kind memoryqos.Kind, r *derivedRun) memoryqos.PodContainer {
+// qosPodContainer returns a living container as Memory QoS counts it for its pod.
+func (c *container) qosPodContainer(kind memoryqos.Kind, r *derivedRun) memoryqos.PodContainer {
 	values := c.promised(r.qos)
 	return memoryqos.PodContainer{Kind: kind, Request: r.request.Request, Limit: c.Limit, Values: &values}
 }
 
-// promised is what the parent cgroups must carry for a container: what it should have, and until the end of an update that
-// lowers it, what it had.
+// promised returns what the parent cgroups must carry for a container. While an update lowers its values, that is still the old ones.
 func (c *container) promised(qos memoryqos.Values) memoryqos.Values {
 	if c.Pending == nil || c.Pending.Before == nil {
 		return qos
 	}
 	before := c.Pending.Before
-	return memoryqos.Values{Min: larger(qos.Min, before.Min), Low: larger(qos.Low, before.Low)}
+	return memoryqos.Values{Min: largerValue(qos.Min, before.Min), Low: largerValue(qos.Low, before.Low)}
 }
 
-func larger(a, b *uint64) *uint64 {
+func largerValue(a, b *uint64) *uint64 {
 	if a == nil || b != nil && *b > *a {
 		return b
 	}
 	return a
 }
 
-func same(a, b memoryqos.Values) bool {
-	return equal(a.Min, b.Min) && equal(a.Low, b.Low) && equal(a.High, b.High) && equal(a.OOMGroup, b.OOMGroup)
+func sameValues(a, b memoryqos.Values) bool {
+	return sameValue(a.Min, b.Min) && sameValue(a.Low, b.Low) && sameValue(a.High, b.High) && sameValue(a.OOMGroup, b.OOMGroup)
 }
 
-func equal(a, b *uint64) bool {
+func sameValue(a, b *uint64) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// target is what the pod's cgroup should hold.
+// target returns what the pod's cgroup should hold.
 func (d *derived) target() cgroup.Target {
 	return cgroup.Target{Cgroup: d.cgroup, Level: cgroup.LevelPod, Driver: d.driver, Values: d.values, Fresh: d.fresh}
 }
 
-// target is what a container's files should hold. What the runtime is about to write, because it is in the answer to it, is
-// left to the runtime.
+// target returns what a container's files should hold. Files that the runtime is about to write are left to it (ByRuntime).
 func (r *derivedRun) target(driver cgroup.Driver) cgroup.Target {
 	return cgroup.Target{
 		Cgroup: r.cgroup, Level: cgroup.LevelContainer, Driver: driver, Values: r.values, Mems: r.mems, ByRuntime: r.byRuntime,

@@ -11,23 +11,23 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Explanation says why a container has what it has.
+// Explanation says why a container has its nodes and values.
 type Explanation struct {
 	Pod       *PodView
 	Container ContainerView
-	// Placement is how the memory manager would place it now, with the candidates that it considers; nil for a container
-	// that is never pinned, Container.Pinning then says why.
+	// Placement is how the Memory Manager would place it now, with the candidates that it considers. It is nil for a container that is
+	// never pinned; Container.Pinning says why.
 	Placement *memorymanager.Explanation
-	// Rejection is the container's last one as long as it matters: its last resize was refused, or it has no place now.
+	// Rejection is the container's last one if it still matters: a refused resize, or no place now.
 	Rejection *Rejection
-	// Memory are the steps to memory.min, low and high, a line each; High is the formula for memory.high where that decides.
+	// Memory has a line for each step to memory.min, low and high. High is the formula for memory.high, if that decides.
 	Memory []string
 	High   memoryqos.Formula
 }
 
-// Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
-// The error names what was not found. The explanations are of the present moment, and each is worked out when it is asked for, from
-// copies: that takes longer than a decision, and needs neither the ledger nor its driver's lock.
+// Explain returns explanations of a pod's containers. pod is namespace/name, name or UID; an empty container selects all. The error names
+// what was not found. Each explanation is computed when it is iterated, from copies of the current state: that takes longer than a
+// decision, but needs neither the ledger nor its driver's lock.
 func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 	l.refreshPodViews()
 	var asked []inquiry
@@ -63,7 +63,7 @@ func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 	}, nil
 }
 
-// inquiry is what the explanation of a container follows from. Nothing in it changes later.
+// inquiry is a copy of the inputs of a container's explanation.
 type inquiry struct {
 	Explanation                         // without Placement and Memory
 	wanted      memorymanager.Container // without a Request for a container that is never placed
@@ -77,9 +77,9 @@ func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c)},
 		settings:    c.pod.settings,
 	}
-	q.qos, q.overrides = l.forQoS(c, view.Estimate)
+	q.qos, q.overrides = l.qosContainer(c, view.Estimate)
 	if l.unpinnable(c) == "" {
-		q.wanted = l.wanted(c)
+		q.wanted = l.managerContainer(c)
 		if l.asWhole(c.pod) {
 			q.wanted.Request = c.pod.Info.Budget()
 		}
@@ -89,7 +89,7 @@ func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 
 func (q inquiry) placed() bool { return len(q.wanted.Request) > 0 }
 
-// explain answers with a manager of its own, which stays as it is.
+// explain does not modify manager.
 func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
 	q.Memory, q.High = q.arithmetic()
 	if q.placed() {
@@ -102,7 +102,7 @@ func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
 	return q.Explanation
 }
 
-// rejected is a container's last rejection as long as it matters: a resize that is refused, or no place now.
+// rejected returns a container's last rejection if it still matters: a refused resize, or no place now.
 func (l *Ledger) rejected(c *container) *Rejection {
 	switch {
 	case c.Refusal != nil:
@@ -120,7 +120,7 @@ func (l *Ledger) rejected(c *container) *Rejection {
 	return nil
 }
 
-// arithmetic shows how the container's values come about.
+// arithmetic shows how the container's values are computed.
 func (q inquiry) arithmetic() (lines []string, high memoryqos.Formula) {
 	known := q.Container.Estimate
 	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)

@@ -22,7 +22,7 @@ func TestWhatIsExplained(t *testing.T) {
 	more := int64(40 * gi)
 	budget := 6 * gi
 	asPod := create
-	asPod.Known = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+	asPod.PodInfo = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 		Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget,
 		Containers: []pods.Container{{Name: "main", Request: 4 * gi, Limit: 4 * gi, Guaranteed: true}, {Name: "side"}},
 	}}

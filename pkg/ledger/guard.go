@@ -7,25 +7,25 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// HighContainer is a running container with a memory.high of ours.
+// HighContainer is a running container whose memory.high this plugin sets.
 type HighContainer struct {
 	ID, Name           string
 	Namespace, PodName string
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
-	// High is what Memory QoS gives, in bytes; Raised is what the stall guard has set instead, 0 when nothing.
+	// High is the memory.high of Memory QoS in bytes. Raised is what the stall guard has set instead; 0 if nothing.
 	High, Raised uint64
-	// Request is what it may count on: its request, or memory.min or memory.low where that is more.
+	// Request is its memory request, or memory.min or memory.low if that is more.
 	Request uint64
-	// Limit is memory.max; 0 when there is none.
+	// Limit is memory.max; 0 if there is none.
 	Limit uint64
-	// GuardOff is set where the pod or the configuration wants the container left alone by the stall guard.
+	// GuardOff is set if the pod or the configuration excludes the container from the stall guard.
 	GuardOff bool
-	// CacheRoom is set where High only leaves room to page cache.
+	// CacheRoom is set if High only leaves room for page cache.
 	CacheRoom bool
 }
 
-// High returns the running containers that have a memory.high of ours.
+// High returns the running containers whose memory.high this plugin sets.
 func (l *Ledger) High() []HighContainer {
 	if l.state.Resolved.Config.DryRun() {
 		return nil
@@ -33,7 +33,7 @@ func (l *Ledger) High() []HighContainer {
 	var all []HighContainer
 	for _, p := range l.living {
 		for i, c := range p.containers {
-			if w := p.derived.runs[i].watched; w != (watched{}) {
+			if w := p.derived.runs[i].guarded; w != (guarded{}) {
 				all = append(all, HighContainer{
 					ID: c.ID, Name: c.Name, Namespace: p.Namespace, PodName: p.Name,
 					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Request: w.request, Limit: w.limit, GuardOff: w.off, CacheRoom: w.cacheRoom,
@@ -44,13 +44,13 @@ func (l *Ledger) High() []HighContainer {
 	return all
 }
 
-// guardOff reports whether the stall guard has to leave a container alone.
+// guardOff reports whether the stall guard does not apply to a container.
 func (l *Ledger) guardOff(c *container) bool {
 	return c.wishes().StallGuardOff || !l.state.Resolved.Config.StallGuard
 }
 
-// Raise makes the memory.high of a running container stand at so many bytes, cgroup.Max for "max"; the value that Memory
-// QoS gives, or less, ends the raise. A resize or a reload recomputes what stands below it.
+// Raise sets the memory.high of a running container to Bytes; cgroup.Max is "max". Memory QoS's own value, or less, ends the raise. A
+// resize or a reload recomputes that value and keeps the raise.
 type Raise struct {
 	ID    string
 	Bytes uint64
@@ -71,7 +71,7 @@ func (e Raise) apply(l *Ledger) {
 		return
 	}
 	raise := e.Bytes > *high
-	if raise && l.guardOff(c) { // decided before that was
+	if raise && l.guardOff(c) { // decided before the guard was switched off
 		return
 	}
 	c.Raised = 0
@@ -81,8 +81,7 @@ func (e Raise) apply(l *Ledger) {
 	l.journal(c, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}}, nil, nil)
 }
 
-// Raises are the raised memory.high values by container id: those of living containers, and those of Options whose
-// containers have not been seen yet.
+// Raises returns the raised memory.high values by container id, including those from Options whose containers have not been seen yet.
 func (l *Ledger) Raises() map[string]uint64 {
 	all := map[string]uint64{}
 	maps.Copy(all, l.state.Raises)

@@ -5,7 +5,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Holding returns the cgroups that have an allocation or are protected. A pod with an allocation of its own is one cgroup.
+// Holding returns the cgroups that have an allocation or are protected. A pod that is allocated as a whole is one cgroup.
 func (v *View) Holding() (cgroups []deficit.Cgroup) {
 	for _, pod := range v.Pods {
 		if pod.Blocks != nil {
@@ -15,7 +15,7 @@ func (v *View) Holding() (cgroups []deficit.Cgroup) {
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
 			held := deficit.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks)}
-			if bytes := larger(c.Values.Min, c.Values.Low); bytes != nil {
+			if bytes := largerValue(c.Values.Min, c.Values.Low); bytes != nil {
 				held.Protected = *bytes
 			}
 			if len(held.Allocated) > 0 || c.State.Alive() && held.Protected > 0 {
@@ -26,7 +26,7 @@ func (v *View) Holding() (cgroups []deficit.Cgroup) {
 	return cgroups
 }
 
-// allocatedMemory is what blocks have of ordinary memory on each node: huge pages are in pools of their own.
+// allocatedMemory returns the ordinary memory of blocks on each node. Huge pages come from pools of their own.
 func allocatedMemory(blocks []memorymanager.Block) (amounts []deficit.Amount) {
 	for _, block := range blocks {
 		if block.Type != memorymanager.Memory {

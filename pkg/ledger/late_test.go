@@ -45,7 +45,7 @@ func TestLateEventsDecideNothing(t *testing.T) {
 		"a resize of the connection before":            {append(running, connected(2)), resize(2*gi, 1, 7), errSessionOver},
 		"a sandbox of the connection before":           {append(running, connected(2)), RunPod{Pod: claimPod("new", ""), Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
 		"a pod's resize of the connection before":      {append(running, connected(2)), UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
-		"an end of a resize of the connection before":  {append(running, resize(2*gi, 1, 7), connected(2)), Settled{ID: "one", Header: Header{Epoch: 1, Seq: 8}}, errSessionOver},
+		"an end of a resize of the connection before":  {append(running, resize(2*gi, 1, 7), connected(2)), FinishUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 8}}, errSessionOver},
 		"a failed resize of the connection before":     {append(running, resize(2*gi, 1, 7), connected(2)), FailUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
 		"a create after the next one":                  {append(running, with("two", gi, 1, 8)), with("one", 2*gi, 1, 7), errOvertaken},
 		"a create after the next one has started":      {append(running, with("two", gi, 1, 8), start("two", 1, 9)), with("late", 2*gi, 1, 7), errOvertaken},
@@ -55,13 +55,13 @@ func TestLateEventsDecideNothing(t *testing.T) {
 		"a resize after the next one":                  {append(running, resize(2*gi, 1, 8)), resize(3*gi, 1, 7), errOvertaken},
 		"a resize after the next container's create":   {append(running, with("two", gi, 1, 8)), resize(3*gi, 1, 7), errOvertaken},
 		"a resize after its container's end":           {append(running, EndContainer{ID: "one", Header: Header{Epoch: 1, Seq: 8}}), resize(3*gi, 1, 7), errOvertaken},
-		"an end of a resize after the next resize":     {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), Settled{ID: "one", Header: Header{Epoch: 1, Seq: 8}}, nil},
+		"an end of a resize after the next resize":     {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), FinishUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 8}}, nil},
 		"a failed resize after the next resize":        {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), FailUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 7}}, nil},
 		"a sandbox after the next one":                 {running, RunPod{Pod: older, Header: Header{Epoch: 1, Seq: 3}}, errOvertaken},
 		"a pod's resize after the next one":            {shares, UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, nil},
 		"a look at the pod's limit before its resize":  {shares, Observed{UID: web.UID, ID: web.ID, Revision: 1, Limit: 9 * gi}, nil},
-		"a look at a container before its start":       {append(running, Presence{There: []Place{{ID: "one"}}}), Presence{Gone: []Place{{ID: "one", Revision: 1}}}, nil},
-		"a start after its container's cgroup is gone": {append(running, Presence{There: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one", Revision: 2}}}), start("one", 1, 7), nil},
+		"a look at a container before its start":       {append(running, Presence{Present: []Place{{ID: "one"}}}), Presence{Gone: []Place{{ID: "one", Revision: 1}}}, nil},
+		"a start after its container's cgroup is gone": {append(running, Presence{Present: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one", Revision: 2}}}), start("one", 1, 7), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "topologyManagerPolicy: single-numa-node")
@@ -82,7 +82,7 @@ func TestLateEventsDecideNothing(t *testing.T) {
 			if after := l.View().Pods; !reflect.DeepEqual(after, pods) {
 				t.Errorf("the pods are\n%+v, they were\n%+v", after, pods)
 			}
-			if len(effects.Files)+len(effects.Ended)+len(effects.Over)+len(effects.Updates)+len(effects.Journal) > 0 || !effects.Answer.Empty() {
+			if len(effects.Files)+len(effects.Ended)+len(effects.Removed)+len(effects.Updates)+len(effects.Journal) > 0 || !effects.Answer.Empty() {
 				t.Errorf("it has effects: %+v", effects)
 			}
 		})
@@ -112,17 +112,17 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 	l.after(Connected{Epoch: 1}, Synchronize{Header: Header{1, 1}}, RunPod{Pod: web, Header: Header{1, 2}})
 	one, two := claimed(web, "one", 4*claimGi), claimed(web, "two", 4*claimGi)
 	for i, create := range []CreateContainer{one, two} {
-		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{There: l.pods["web"].siblings(create.Container.Name)}
+		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{Present: l.pods["web"].siblings(create.Container.Name)}
 		l.after(create, StartContainer{Pod: web, Container: create.Container, Header: Header{1, uint64(4 + 2*i)}})
 	}
 	looked := l.PlacesOf(map[string]bool{l.pods[web.UID].path.Pod: true})[2:] // the pod
 	to := int64(before)
 	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, Header: Header{1, 7},
-		Facts: Facts{PodLimit: &after, Siblings: Presence{There: l.pods["web"].siblings("one")}}}, Settled{ID: one.Container.ID, Header: Header{1, 8}})
+		Facts: Facts{PodLimit: &after, Siblings: Presence{Present: l.pods["web"].siblings("one")}}}, FinishUpdate{ID: one.Container.ID, Header: Header{1, 8}})
 	l.Step(now, Observed{UID: web.UID, ID: web.ID, Revision: looked[0].Revision, Limit: before})
 	for _, name := range []string{"one", "two"} {
 		if l.manager.Blocks(web.UID, name) == nil {
-			t.Errorf("%s has lost its allocation: %s", name, l.pods[web.UID].named(name).Pinning)
+			t.Errorf("%s has lost its allocation: %s", name, l.pods[web.UID].container(name).Pinning)
 		}
 	}
 }

@@ -1,13 +1,12 @@
-// Package ledger computes what this node's pods get: where the memory of each container is allocated, and which values
-// the cgroup files should hold.
+// Package ledger computes what this node's pods get: on which nodes each container's memory is allocated, and which values the cgroup files
+// should hold.
 //
-// It is a state machine without effects. Step applies one event and returns everything that has to happen because of it;
-// the driver, package agent, carries that out. There is no log, disk, clock, lock or goroutine in here, so the same
-// events always give the same effects.
+// It is a state machine without side effects. Step applies one event and returns its effects; the driver, package agent, carries them out.
+// The package has no log, disk, clock, lock or goroutine, so the same events always give the same effects.
 //
-// What it remembers is its State: facts, and decisions that do not follow from them. An event changes these and nothing else.
-// What the cgroups should hold, what a view shows and what the stall guard watches is derived from the state of a pod by one function,
-// at the end of each Step in which it may have changed; most effects are the difference to what was derived before.
+// State holds facts, and decisions that do not follow from them. Events change only these. One function derives the rest from a pod's state
+// at the end of each Step that may have changed it: what the cgroups should hold, what a view shows, what the stall guard watches. Most
+// effects are differences from what was derived before.
 package ledger
 
 import (
@@ -23,53 +22,52 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Options are what a Ledger starts with.
+// Options are the inputs of New.
 type Options struct {
 	Config config.Resolved
 	// Raises are the memory.high values that the stall guard had set when the plugin ended, by container id.
 	Raises map[string]uint64
-	// Claims are those that had an allocation when the plugin ended.
+	// Claims are the claims that were allocated when the plugin ended.
 	Claims []claims.Claim
 }
 
-// Ledger is the state of this node's pods, with what follows from it. It is not safe for concurrent use: its driver holds one lock
-// around every call.
+// Ledger is the state of this node's pods and what is derived from it. It is not safe for concurrent use: its driver holds one lock around
+// every call.
 type Ledger struct {
 	state State
 
-	// What follows is derived from the state, or an index of it.
-
+	// The fields below are derived from the state, or index it.
 	allNodes nodeset.Set // the NUMA nodes with memory
 	node     pods.Node
-	manager  *memorymanager.Manager // of the allocations; nil under the policy None
-	stored   *memorymanager.Manager // the one of the last deltas
-	aside    []claims.Claimable     // what the manager's nodes lack of the configuration's, for claims
+	manager  *memorymanager.Manager // nil under the policy None
+	stored   *memorymanager.Manager // manager at the last deltas
+	reserved []claims.Claimable     // for claims, and not part of the manager's nodes
 
 	pods       map[string]*pod       // every living pod, by UID
 	byCgroup   map[string]*pod       // the managed ones
-	living     []*pod                // the same pods, as state.Pods
-	added      int                   // pods so far
+	living     []*pod                // the same pods, in the order of state.Pods
+	added      int                   // number of pods so far
 	containers map[string]*container // every container that has not ended, by the runtime's id
 	used       map[claims.Ref]use    // the parts of resource claims that containers have
 
-	step step // of the Step under way
+	step step // the current Step
 }
 
-// step is what a Step collects.
+// step collects the results of one Step.
 type step struct {
 	now     time.Time
 	seq     uint64 // of the event's Header
 	effects Effects
 	changed []*pod // pods that may have changed, or have ended
-	all     bool   // all files are to be looked at, whatever has changed
-	syncAll bool   // so are the runtime's records of all containers
-	// annotated are pods whose annotations are to be judged again.
-	annotated []*pod
-	// answered are containers of which the runtime's record has just been made what it should be.
-	answered []*container
-	// facts are of the container that is about to be created.
+	all     bool   // reconcile all files
+	syncAll bool   // compare the runtime's records of all containers
+	// recheck are pods whose annotations are checked again.
+	recheck []*pod
+	// synced are containers whose runtime record this Step has updated.
+	synced []*container
+	// facts are about the container that is being created.
 	facts Facts
-	// affinity is the Topology Manager's answer for that container; nil where there is none.
+	// affinity is the Topology Manager's result for that container; nil if there is none.
 	affinity *topologymanager.Hint
 }
 
@@ -87,22 +85,22 @@ func New(now time.Time, o Options) (*Ledger, error) {
 	return startWith(s)
 }
 
-// startWith is a ledger of a state without pods and allocations.
+// startWith returns a ledger with a state that has no pods or allocations.
 func startWith(s State) (*Ledger, error) {
-	if s.Claims == nil { // JSON leaves an empty one out
+	if s.Claims == nil { // the JSON has no empty map
 		s.Claims = claims.Prepared{}
 	}
 	l := &Ledger{state: s, pods: map[string]*pod{}, byCgroup: map[string]*pod{}, containers: map[string]*container{}, used: map[claims.Ref]use{}}
-	l.takeMachine()
-	l.aside = s.Claims.SetAside(s.Resolved.Claimable, s.Resolved.Nodes)
+	l.setMachine()
+	l.reserved = s.Claims.Reserved(s.Resolved.Claimable, s.Resolved.Nodes)
 	var err error
-	l.manager, err = managerFor(s.Resolved, l.aside)
+	l.manager, err = managerFor(s.Resolved, l.reserved)
 	l.stored = l.manager // nothing is allocated yet
 	return l, err
 }
 
-// takeMachine derives what follows from the machine alone.
-func (l *Ledger) takeMachine() {
+// setMachine updates the fields that depend only on the machine.
+func (l *Ledger) setMachine() {
 	m := l.state.Resolved.Machine
 	l.allNodes = 0
 	l.node = pods.Node{MemTotal: m.MemTotal, SwapTotal: m.Swap}
@@ -113,25 +111,25 @@ func (l *Ledger) takeMachine() {
 	}
 }
 
-// managerFor is nil under the policy None.
-func managerFor(resolved config.Resolved, aside []claims.Claimable) (*memorymanager.Manager, error) {
+// managerFor returns nil under the policy None.
+func managerFor(resolved config.Resolved, reserved []claims.Claimable) (*memorymanager.Manager, error) {
 	if !resolved.Static {
 		return nil, nil
 	}
-	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, aside), resolved.Manager)
+	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, reserved), resolved.Manager)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}
 	return manager, nil
 }
 
-// Event is something that has happened, with everything that the ledger may know about it.
+// Event is something that has happened, with the facts that the ledger may use to decide about it.
 type Event interface {
 	apply(l *Ledger)
 }
 
-// Step applies one event at a moment and returns what has to happen because of it: what the event asks for, and what is different
-// from before. It decides by the facts that the event has: the driver asks before what is lacking (Needs).
+// Step applies an event that happened at now, and returns its effects. It decides only by the facts that the event has: the driver gathers
+// missing ones before (Needs).
 func (l *Ledger) Step(now time.Time, event Event) Effects {
 	header := headerOf(event)
 	l.step = step{now: now, seq: header.Seq}
@@ -145,86 +143,85 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 			l.releaseInits(p)
 		}
 		l.fitPendingResizes()
-		l.judgeAnnotations()
+		l.reportAnnotations()
 	}
 	l.publish()
 	effects := l.step.effects
-	l.step = step{} // nothing of it is state
+	l.step = step{}
 	return effects
 }
 
-// Effects are what a driver has to do after a Step. The answer waits for Allocations and Journal, and the start of a container for Files. An
-// effect that fails is not undone: what
-// the driver observes next is. Their JSON leaves out errors and what is empty.
+// Effects are what the driver has to do after a Step. The answer waits for Allocations and Journal; the start of a container waits for
+// Files. A failed effect is not undone: the driver observes the result, and a later event corrects it. Errors and empty fields are not in
+// the JSON.
 type Effects struct {
-	// Err refuses the container, or the change of a container, that the event was about.
+	// Err refuses the container of the event, or its change.
 	Err error `json:"-"`
-	// Allocations must be in the state file before the answer goes out; their order is that of the Steps.
+	// Allocations must be in the state file, in the order of the Steps, before the answer is sent.
 	Allocations []Delta `json:",omitzero"`
-	// Journal are the container files that the answer or the updates are going to write.
+	// Journal are the container files that the answer or the updates will write.
 	Journal []Journaled `json:",omitzero"`
 	Finished
 	Desired
 	// Answer is for the container of the event.
 	Answer Adjustment `json:",omitzero"`
-	// Decision is what the log says about it; nil is nothing.
+	// Decision is the log's entry about the container; nil if there is none.
 	Decision *Decision `json:",omitzero"`
-	// Updates are for running containers of which the runtime's own record is another one than Files: it would write that
-	// again at its next update of theirs. SyncContainers has them.
+	// Updates are for running containers whose record in the runtime is outdated: the runtime would write the old values again at its next
+	// update. Only SyncContainers returns them.
 	Updates []Update `json:",omitzero"`
 	Later
-	// HighChanged is set when High returns something else now.
+	// HighChanged is set if the result of High has changed.
 	HighChanged bool `json:",omitzero"`
-	// DryRun is set when the configuration wants everything computed and nothing done.
+	// DryRun is set if the configuration wants everything computed and nothing done.
 	DryRun bool `json:",omitzero"`
 	// Notes are for the log.
 	Notes []Note `json:"-"`
 }
 
-// Finished is what has ended. Nothing is left to restore in the cgroups of Over, and the pod APIs need not say more about Forget.
+// Finished is what has ended. The cgroups in Removed have nothing left to restore, and the pod APIs can forget the pods in Forget.
 type Finished struct {
-	Over   []string   `json:",omitzero"`
-	Forget []pods.Ref `json:",omitzero"`
+	Removed []string   `json:",omitzero"`
+	Forget  []pods.Ref `json:",omitzero"`
 }
 
-// Desired are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set when all may have
-// changed: Targets has them.
+// Desired are the cgroups whose desired values have changed; nothing is desired any more in those of Ended. If AllFiles is set, any may
+// have changed: see Targets.
 type Desired struct {
 	Files    []cgroup.Target `json:",omitzero"`
 	Ended    []string        `json:",omitzero"`
 	AllFiles bool            `json:",omitzero"`
 }
 
-// Later is what nobody waits for.
+// Later are effects that nothing waits for.
 type Later struct {
-	// Sync are containers of which the runtime's record is not what it should be; the driver applies SyncContainers to them.
+	// Sync are containers whose record in the runtime is outdated; the driver applies SyncContainers to them.
 	Sync []string `json:",omitzero"`
-	// Look are containers whose memory.max is to be read once the runtime has done its part.
-	Look []Place `json:",omitzero"`
+	// ReadLimits are containers whose memory.max is read once the runtime has written it.
+	ReadLimits []Place `json:",omitzero"`
 }
 
-// Delta is a change of the allocations: of one pod, or of all when State is set.
+// Delta is a change of the allocations of one pod, or of all pods if State is set.
 type Delta struct {
-	// Pods are the UIDs of the pods that it was made for: one, or with a State any number.
+	// Pods are the UIDs of the changed pods: one, or any number with State.
 	Pods []string
-	// Nodes and Allocations are the node map and the one pod's allocations.
+	// Nodes and Allocations are the node map and the pod's allocations.
 	Nodes       []memorymanager.NodeState
 	Allocations memorymanager.PodAllocations
 	State       *memorymanager.State
 }
 
-// Journaled are files of a container's cgroup that are going to be written, so that rollback finds them.
+// Journaled are files of a container's cgroup that will be written. The journal keeps them for a rollback.
 type Journaled struct {
 	Cgroup string
-	// Adjustment are the files and what they get.
+	// Adjustment has the files with their new values.
 	Adjustment Adjustment
-	// Asked are the values that the kubelet wants in files of the adjustment: rollback restores them. Wanted is set when
-	// they replace those of an earlier write.
+	// Asked are the kubelet's values for files of the adjustment, which a rollback restores. Wanted replaces those of earlier writes.
 	Asked  map[string]string
 	Wanted map[string]string
 }
 
-// unstored are a pod's allocations, and whether they are others than those of its last delta.
+// unstored returns a pod's allocations, and whether they have changed since its last delta.
 func (l *Ledger) unstored(p *pod) (has memorymanager.PodAllocations, differs bool) {
 	if l.manager == nil {
 		return has, false
@@ -233,7 +230,7 @@ func (l *Ledger) unstored(p *pod) (has memorymanager.PodAllocations, differs boo
 	return has, !has.Equal(p.stored)
 }
 
-// deltas are the allocations that are others than those of the last deltas.
+// deltas returns the allocations that have changed since the last deltas.
 func (l *Ledger) deltas() (deltas []Delta) {
 	if l.manager == nil {
 		return nil
@@ -252,7 +249,7 @@ func (l *Ledger) deltas() (deltas []Delta) {
 	return deltas
 }
 
-// change returns a pod to be changed; nil is none. What follows from it is derived at the end of the Step.
+// change marks a pod as changed, so that it is derived again at the end of the Step. It returns p, which may be nil.
 func (l *Ledger) change(p *pod) *pod {
 	if p != nil && !p.changed {
 		p.changed = true
@@ -261,7 +258,7 @@ func (l *Ledger) change(p *pod) *pod {
 	return p
 }
 
-// changeContainer returns a living container to be changed, by the runtime's id; nil where there is none.
+// changeContainer returns a living container by the runtime's id and marks its pod as changed; nil if there is none.
 func (l *Ledger) changeContainer(id string) *container {
 	c := l.containers[id]
 	if c != nil {
@@ -270,9 +267,9 @@ func (l *Ledger) changeContainer(id string) *container {
 	return c
 }
 
-// look has the driver read a container's memory.max.
-func (l *Ledger) look(c *container) {
+// readLimit asks the driver to read a container's memory.max.
+func (l *Ledger) readLimit(c *container) {
 	if c.Cgroup != "" {
-		l.step.effects.Look = append(l.step.effects.Look, c.place())
+		l.step.effects.ReadLimits = append(l.step.effects.ReadLimits, c.place())
 	}
 }

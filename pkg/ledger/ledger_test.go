@@ -57,9 +57,9 @@ func (r *events) event() Event {
 		delete(r.pods, name)
 		return EndPod{Pod: pod, Gone: true}
 	case roll == 1:
-		return Settled{}
+		return FinishUpdate{}
 	case roll == 2:
-		return PodFacts{UID: pod.UID, Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+		return PodFacts{UID: pod.UID, PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 			Ref: pod.Ref(), Containers: []pods.Container{{Name: "a", Kind: memoryqos.Kind(r.IntN(3)), Request: 1 << 30, Limit: 2 << 30}},
 		}}}
 	case !lives || roll < 5:
@@ -78,7 +78,7 @@ func (r *events) event() Event {
 	case roll < 15:
 		return SyncContainers{IDs: []string{c.ID}}
 	case roll < 16:
-		return Presence{Gone: []Place{{ID: c.ID, Revision: uint64(1 + r.IntN(3))}}, There: []Place{{UID: pod.UID, ID: pod.ID}}}
+		return Presence{Gone: []Place{{ID: c.ID, Revision: uint64(1 + r.IntN(3))}}, Present: []Place{{UID: pod.UID, ID: pod.ID}}}
 	case roll < 17:
 		return Raise{ID: c.ID, Bytes: 5 << 30}
 	}
@@ -150,7 +150,7 @@ func checkDerived(t *testing.T, l *Ledger, event Event) {
 	for _, p := range l.living {
 		again := l.derive(p)
 		for i := range again.runs {
-			again.runs[i].ours = p.derived.runs[i].ours
+			again.runs[i].written = p.derived.runs[i].written
 		}
 		if !reflect.DeepEqual(p.derived, again) {
 			t.Fatalf("after %T pod %s has\n%+v\nand it follows\n%+v", event, p.Name, p.derived, again)

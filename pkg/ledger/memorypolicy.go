@@ -14,13 +14,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// MemoryPolicy is a NUMA memory policy with which a container's process starts (set_mempolicy(2)). The zero value sets none.
+// MemoryPolicy is the NUMA memory policy of a container's process at its start (set_mempolicy(2)). The zero value sets none.
 type MemoryPolicy struct {
 	Mode  MemoryPolicyMode
 	Nodes nodeset.Set
 }
 
-// MemoryPolicyMode is a mode by its name in the OCI runtime specification.
+// MemoryPolicyMode is the name of a mode in the OCI runtime specification.
 type MemoryPolicyMode string
 
 // The modes that are set.
@@ -30,13 +30,13 @@ const (
 	WeightedInterleave MemoryPolicyMode = "MPOL_WEIGHTED_INTERLEAVE"
 )
 
-// String is the mode and its nodes; "" for none.
+// String returns the mode and its nodes; "" for none.
 func (p MemoryPolicy) String() string {
 	return strings.TrimSpace(string(p.Mode) + " " + p.Nodes.String())
 }
 
-// setsMemoryPolicies reports whether a new container of a pod may start with a memory policy. hasDevices is false, too, as long as nobody
-// has looked for them.
+// setsMemoryPolicies reports whether a new container of a pod may start with a memory policy. hasDevices is also false until the devices
+// have been looked up.
 func (l *Ledger) setsMemoryPolicies(pod Pod, class memoryqos.QOSClass, g *Gathered, hasDevices bool) bool {
 	pod, _ = g.of(pod)
 	annotated := pod.Annotated
@@ -56,8 +56,8 @@ const (
 	nearDevices config.MemoryPolicy = "device"
 )
 
-// memoryPolicies are those with which a container may start, the first one that can be set counts. One with several nodes of its own is
-// interleaved over them where its annotation says so. A Burstable pod that prefers a node prefers that of its devices.
+// memoryPolicies returns the policies with which a container may start; the first that can be set applies. A container with several nodes
+// of its own is interleaved over them if its annotation says so. A Burstable pod that prefers a node prefers the nodes of its devices.
 func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 	class := c.pod.class()
 	prefers := c.wishes().NUMA == config.NUMAPreferred && class == memoryqos.Burstable
@@ -81,9 +81,8 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 	return []config.MemoryPolicy{last}
 }
 
-// memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is
-// configured or asked for. allowed are the nodes that its pod may use: the kernel refuses a policy without one of them, and the
-// container would not start.
+// memoryPolicy returns the policy with which a container starts and its source, or why it has none although one is configured or requested.
+// allowed are the nodes that its pod may use: if a policy has none of them, the kernel refuses it and the container does not start.
 func (l *Ledger) memoryPolicy(c *container, request uint64, allowed nodeset.Set) (p Policy) {
 	for _, wanted := range l.memoryPolicies(c) {
 		if wanted == config.PolicyNone {
@@ -98,7 +97,7 @@ func (l *Ledger) memoryPolicy(c *container, request uint64, allowed nodeset.Set)
 	return p
 }
 
-// policyFrom says what a container's memory policy follows from.
+// policyFrom names the source of a container's memory policy.
 func (c *container) policyFrom(policy config.MemoryPolicy) string {
 	switch {
 	case policy == nearDevices:
@@ -117,7 +116,7 @@ func (c *container) policyFrom(policy config.MemoryPolicy) string {
 	return "unpinnedMemoryPolicy"
 }
 
-// policyOf is one policy over nodes that the container may use, or why it cannot be set.
+// policyOf returns one policy for nodes that the container may use, or why it cannot be set.
 func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, request uint64, allowed nodeset.Set) (policy MemoryPolicy, why string) {
 	switch {
 	case !l.state.Runtime.MemoryPolicies:
@@ -134,7 +133,7 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, request uint
 	nodes := l.slack(0) & allowed
 	if !c.Nodes.Empty() {
 		nodes = c.Nodes & allowed
-	} else if nodes.Empty() { // it is not known, or all nodes are overcommitted alike
+	} else if nodes.Empty() { // unknown, or no node has slack
 		nodes = l.allNodes & allowed
 	}
 	if nodes.Empty() {
@@ -147,7 +146,7 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, request uint
 	return MemoryPolicy{mode, nodes}, ""
 }
 
-// nodesOfDevices are the NUMA nodes of all of a container's devices.
+// nodesOfDevices returns the NUMA nodes of a container's devices.
 func nodesOfDevices(c *container) (nodes nodeset.Set) {
 	for _, device := range c.Devices {
 		nodes = nodes.Union(device.Nodes)
@@ -155,7 +154,7 @@ func nodesOfDevices(c *container) (nodes nodeset.Set) {
 	return nodes
 }
 
-// preferDevices prefers the nodes of the container's devices, but for those without available memory beyond their allocations.
+// preferDevices prefers the nodes of the container's devices, except those without available memory beyond their allocations.
 func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy, string) {
 	usable := l.allNodes & allowed
 	nodes := nodesOfDevices(c) & usable
@@ -172,8 +171,8 @@ func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy,
 	return MemoryPolicy{PreferredMany, nodes & l.slack(0)}, ""
 }
 
-// preferBest prefers the one NUMA node that has most room for another container, in the node map and in the kernel. Nothing is
-// allocated there: pinned containers may still have all of it.
+// preferBest prefers the NUMA node with the most room, in the node map and in the kernel, for one more container. Nothing is allocated
+// there: pinned containers may still use all of the node.
 func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 	if l.manager == nil {
 		return MemoryPolicy{}, "memoryManagerPolicy is None"
@@ -199,7 +198,7 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 	return MemoryPolicy{PreferredMany, nodeset.Of(best)}, ""
 }
 
-// preferSlack prefers the nodes whose slack has room for the container's request, else those that have any.
+// preferSlack prefers the nodes whose slack has room for the request, or else any nodes with slack.
 func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy, string) {
 	nodes := l.slack(request) & allowed
 	if nodes.Empty() {
@@ -216,7 +215,7 @@ func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy,
 	return MemoryPolicy{PreferredMany, nodes}, ""
 }
 
-// slack are the nodes that have more than so many bytes available beyond their allocations.
+// slack returns the nodes that have more than bytes available beyond their allocations.
 func (l *Ledger) slack(bytes uint64) (nodes nodeset.Set) {
 	if l.manager == nil {
 		return 0

@@ -12,82 +12,81 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Needs are the facts that the ledger lacks for an event, each named by what it is about. Only the driver can find them out, and it may
-// have to wait for them.
+// Needs are the facts that the ledger lacks to decide about an event. Only the driver can gather them, and it may have to wait for them.
 type Needs struct {
-	// Pod and Container are those of the event; Refs name its pods to the pod APIs. The newest that these have said belongs to the moment
-	// of the decision (Gathered.Answers), and is no need.
+	// Pod and Container are the event's. Refs name its pods to the pod APIs. The driver adds their newest data when the event is decided
+	// (Gathered.PodInfos); that is not a need.
 	Pod       Pod
 	Container Container
 	Refs      []pods.Ref
 
-	// Annotations are pods of which the annotations have not been read (Gathered.Ask).
+	// Annotations are pods whose annotations have not been read (Gathered.Ask).
 	Annotations []Pod
-	// Answer is set where the pod APIs have to be asked.
-	Answer bool
-	// Devices is set where the devices of the container and its pod's others matter, CPUs where these others' exclusive CPUs do.
+	// PodInfo is set if the pod APIs have to be asked.
+	PodInfo bool
+	// Devices asks for the devices of the container and the others of its pod, CPUs for the exclusive CPUs of these others.
 	Devices, CPUs bool
-	// Ended are places of what may have ended: their Presence is an event before this one.
+	// Ended are pods and containers that may have ended. Their Presence is an event of its own, before this one.
 	Ended []Place
-	// Claims are to be prepared again, as the API server has them now, because they are not known to be reserved for the pod.
+	// Claims have to be prepared again from the API server: as known here, they are not reserved for the pod.
 	Claims []claims.Claim
-	// NodeMemory is set where NodeMemorySampled is to come before this event.
+	// NodeMemory is set if a NodeMemorySampled has to come before this event.
 	NodeMemory bool
-	// PageSizes are those of the huge pages of which the free ones matter, in bytes.
+	// PageSizes are the sizes of huge pages, in bytes, whose free pages are needed.
 	PageSizes []uint64
-	// LimitOf, MemsOf and FilesOf are the cgroups whose memory.max, cpuset.mems.effective, and Files matter; "" is none.
+	// LimitOf, MemsOf and FilesOf are the cgroups whose memory.max, cpuset.mems.effective and Files are needed; "" if none.
 	LimitOf, MemsOf, FilesOf string
-	// Siblings are places of which it matters whether they are there.
+	// Siblings are places whose Presence is needed.
 	Siblings []Place
-	// Usage are cgroups of which it matters what memory would move.
+	// Usage are cgroups for which the memory that would move is needed.
 	Usage []string
-	// Sandboxes and Listed are the pods that a runtime lists, and their containers that live; the memory.max of a pod matters where its
-	// Files is set. Unlisted are containers that it does not list.
+	// Sandboxes and Listed are the pods and living containers that a runtime lists. A pod's memory.max is needed if its Files is set.
+	// Unlisted are known containers that the runtime does not list.
 	Sandboxes, Listed, Unlisted []Place
 
 	node pods.Node
 }
 
-// None reports whether nothing is lacking.
+// None reports whether nothing is needed.
 func (n Needs) None() bool {
 	return len(n.Annotations)+len(n.Ended)+len(n.Claims)+len(n.PageSizes)+len(n.Siblings)+len(n.Usage)+len(n.Sandboxes)+len(n.Unlisted) == 0 &&
-		!n.Answer && !n.Devices && !n.NodeMemory && n.LimitOf+n.MemsOf+n.FilesOf == ""
+		!n.PodInfo && !n.Devices && !n.NodeMemory && n.LimitOf+n.MemsOf+n.FilesOf == ""
 }
 
-// Facts are what was found out for an event. What could not be found out is absent.
+// Facts were gathered for an event. A fact that could not be found out is absent.
 type Facts struct {
-	// Known is the newest that the pod APIs know of the pod.
-	Known pods.Answer `json:",omitzero"`
-	// PodLimit is the memory.max of a Guaranteed pod's cgroup, with the pod's overhead, in bytes.
+	// PodInfo is the newest data of the pod APIs about the pod.
+	PodInfo pods.Answer `json:",omitzero"`
+	// PodLimit is the memory.max of a Guaranteed pod's cgroup in bytes, with the pod's overhead.
 	PodLimit *uint64 `json:",omitempty"`
-	// Devices are those of the pod's containers, and CPUs their exclusive CPUs in the kernel's list format, by name.
+	// Devices and CPUs are those of the pod's containers by name; CPUs are exclusive CPUs in the kernel's list format.
 	Devices map[string][]topologymanager.Device `json:",omitempty"`
 	CPUs    map[string]string                   `json:",omitempty"`
-	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
+	// FreePages are the kernel's free huge pages of the sizes that the container requests; nil verifies nothing.
 	FreePages []memorymanager.FreePages `json:",omitempty"`
-	// Siblings are those of the pod's other containers that were looked at.
+	// Siblings says which of the pod's other containers are present.
 	Siblings Presence `json:",omitzero"`
 	// Mems are the NUMA nodes that the pod's cgroup may use.
 	Mems nodeset.Set `json:",omitempty"`
-	// Files is what those of a container hold that is not known.
+	// Files are the files of a container that the ledger does not know.
 	Files *Files `json:",omitempty"`
-	// Usage is what the kernel shows of cgroups.
+	// Usage is the memory of cgroups, by path.
 	Usage map[string]Usage `json:",omitempty"`
 }
 
-// Gathered is what the driver has found out so far for an event. It becomes a part of the event (With).
+// Gathered are the facts that the driver has gathered for an event so far. With adds them to the event.
 type Gathered struct {
 	Facts
-	// Answers are the newest of the pod APIs about all pods of the event, and Found what the files say of those that a runtime lists.
-	Answers map[pods.Ref]pods.Answer
-	Found   Found
+	// PodInfos is the newest data of the pod APIs about the event's pods. Found is what the files of listed pods and containers show.
+	PodInfos map[pods.Ref]pods.Answer
+	Found    Found
 
 	annotated map[string]*ReadAnnotations // by sandbox
-	asked     int                         // how often: first for what depends on nothing, then for what depends on that, and then for nothing
+	asked     int                         // number of calls of Ask: 0 asks for what depends on nothing, 1 for what depends on that, more for nothing
 }
 
-// Ask notes that n is asked for: it is not asked for again, whatever is found out. It reads the annotations. A tenant decides how much
-// there is to read, so the driver calls it without its lock; it uses nothing that changes.
+// Ask notes that n was asked for: later Needs do not ask for it again, whatever the result. It also reads the annotations. A tenant decides
+// how long they are, so the driver calls it without its lock; it uses nothing that changes.
 func (g *Gathered) Ask(n Needs) {
 	g.asked++
 	for _, pod := range n.Annotations {
@@ -98,8 +97,8 @@ func (g *Gathered) Ask(n Needs) {
 	}
 }
 
-// Needs returns what the ledger lacks for an event beside what was found out already; nothing for one that is late. It is a question, and
-// changes nothing. An event of nil stands for any: what was found out for it serves all that come.
+// Needs returns the facts that an event lacks beyond g. It changes nothing. A late event needs nothing. The event nil asks for what any
+// event would need.
 func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 	n := Needs{node: l.node}
 	if l.late(event, headerOf(event).Epoch) != nil {
@@ -117,7 +116,7 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 	case UpdateContainer:
 		if n.forContainer(l, g, e.Pod, e.Container) && g.asked == 0 {
 			n.forFiles(l, e.Pod, e.Container)
-			n.Usage = l.movable(e.Pod, e.Container)
+			n.Usage = l.movableCgroups(e.Pod, e.Container)
 		}
 	case StartContainer:
 		if n.forPods(l, g, e.Pod); g.asked == 0 {
@@ -133,7 +132,7 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 			n.Unlisted = l.unlisted(e.Containers)
 		}
 	case SyncContainers:
-		n.Usage = l.toMove(e)
+		n.Usage = l.cgroupsToMove(e)
 	case PrepareClaim:
 		n.forClaim(l, g, e.Claim.UID)
 	case UnprepareClaim:
@@ -143,7 +142,7 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 	return n
 }
 
-// With is an event with what was found out for it.
+// With returns an event with the facts that were gathered for it.
 func With(event Event, g Gathered) Event {
 	switch e := event.(type) {
 	case RunPod:
@@ -172,29 +171,29 @@ func With(event Event, g Gathered) Event {
 }
 
 func (e Synchronize) with(g Gathered) Synchronize {
-	e.Found, e.Known, e.Pods = g.Found, make(map[string]pods.Answer, len(e.Pods)), slices.Clone(e.Pods)
-	for _, c := range e.Containers { // one that was created and never started may be left of a pod that has ended
+	e.Found, e.PodInfos, e.Pods = g.Found, make(map[string]pods.Answer, len(e.Pods)), slices.Clone(e.Pods)
+	for _, c := range e.Containers { // a created container may be left over from a pod that has ended
 		if c.State.Alive() && c.State != Created {
 			delete(e.Found.Gone, c.PodID)
 		}
 	}
 	for i := range e.Pods {
 		var facts Facts
-		if e.Pods[i], facts = g.of(e.Pods[i]); facts.Known.Pod != nil {
-			e.Known[e.Pods[i].Key()] = facts.Known
+		if e.Pods[i], facts = g.of(e.Pods[i]); facts.PodInfo.Pod != nil {
+			e.PodInfos[e.Pods[i].Key()] = facts.PodInfo
 		}
 	}
 	return e
 }
 
-// of is a pod of the event with what its annotations say, where they were read, and what was found out about it.
+// of returns a pod of the event with its annotations, if they were read, and the facts about it.
 func (g *Gathered) of(pod Pod) (Pod, Facts) {
 	pod.Annotations = nil
 	if annotated := g.annotated[pod.ID]; annotated != nil {
 		pod.Annotated = annotated
 	}
 	facts := g.Facts
-	facts.Known = g.Answers[pod.Ref()]
+	facts.PodInfo = g.PodInfos[pod.Ref()]
 	return pod, facts
 }
 
@@ -208,8 +207,8 @@ func (n *Needs) forPods(l *Ledger, g *Gathered, received ...Pod) {
 	}
 }
 
-// forContainer asks for what every decision about a container may need; false where nothing is decided. What the pod APIs say is not read
-// from files.
+// forContainer asks for what any decision about a container may need. It returns false if nothing will be decided. Files are not read for
+// what the pod APIs say.
 func (n *Needs) forContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool {
 	path, managed, _ := pod.Path()
 	if !managed || l.stopped(pod) {
@@ -218,9 +217,9 @@ func (n *Needs) forContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool 
 	n.Pod, n.Container, n.Refs = pod, c, []pods.Ref{pod.Ref()}
 	n.forPods(l, g, pod)
 	p := l.pods[pod.Key()]
-	switch described := p != nil && p.Info != nil || g.Answers[pod.Ref()].Pod != nil; {
+	switch described := p != nil && p.Info != nil || g.PodInfos[pod.Ref()].Pod != nil; {
 	case g.asked == 0:
-		n.Answer, n.Ended = p == nil || !p.knows(c.Name), l.ending()
+		n.PodInfo, n.Ended = p == nil || !p.knows(c.Name), l.ending()
 	case g.asked == 1 && path.Class == memoryqos.Guaranteed && !described:
 		n.LimitOf, n.Siblings = path.Pod, p.siblings(c.Name)
 	}
@@ -256,20 +255,20 @@ func (n *Needs) forFiles(l *Ledger, pod Pod, c Container) {
 	}
 }
 
-// forClaim asks whether the containers that have a claim are there: runtimes do not report every end.
+// forClaim asks whether the containers that use a claim are still present: runtimes do not report every end.
 func (n *Needs) forClaim(l *Ledger, g *Gathered, uid string) {
 	user := l.claimUser(uid)
 	if user == nil || g.asked > 0 {
 		return
 	}
 	for _, c := range user.containers {
-		if c.HasClaims && c.names(uid) && c.Cgroup != "" {
+		if c.HasClaims && c.namesClaim(uid) && c.Cgroup != "" {
 			n.Ended = append(n.Ended, c.place())
 		}
 	}
 }
 
-// places are those of the managed pods, and of their containers that live.
+// places returns the managed pods and their living containers.
 func (e Synchronize) places() (sandboxes, containers []Place) {
 	paths := make(map[string]cgroup.PodPath, len(e.Pods))
 	for i := range e.Pods {
@@ -289,7 +288,7 @@ func (e Synchronize) places() (sandboxes, containers []Place) {
 	return sandboxes, containers
 }
 
-// unlisted are the places of living containers that are not in a runtime's list.
+// unlisted returns the living containers that a runtime does not list.
 func (l *Ledger) unlisted(listed []Container) (places []Place) {
 	ids := make(map[string]bool, len(listed))
 	for i := range listed {
@@ -303,12 +302,12 @@ func (l *Ledger) unlisted(listed []Container) (places []Place) {
 	return places
 }
 
-// toMove are the cgroups of containers of which the runtime is to be told other nodes.
-func (l *Ledger) toMove(e SyncContainers) (cgroups []string) {
+// cgroupsToMove returns the cgroups of containers for which the runtime will be sent other nodes.
+func (l *Ledger) cgroupsToMove(e SyncContainers) (cgroups []string) {
 	for _, id := range e.IDs {
 		if c := l.containers[id]; c != nil && c.Phase != Creating && !l.state.Resolved.Config.DryRun() {
 			now := l.deriveRun(c)
-			if update, _ := c.lacks(&now); update.CpusetMems != "" {
+			if update, _ := c.syncUpdate(&now); update.CpusetMems != "" {
 				cgroups = append(cgroups, c.Cgroup)
 			}
 		}
@@ -316,7 +315,7 @@ func (l *Ledger) toMove(e SyncContainers) (cgroups []string) {
 	return cgroups
 }
 
-// cgroupOf is the cgroup of a container whose creation was missed; "" outside kubepods.
+// cgroupOf returns the cgroup of a container whose creation was missed; "" outside kubepods.
 func cgroupOf(pod Pod, c Container) string {
 	path, managed, _ := pod.Path()
 	if !managed {
@@ -326,8 +325,8 @@ func cgroupOf(pod Pod, c Container) string {
 	return dir
 }
 
-// movable is the cgroup of a container whose cpuset.mems may be ours; none of another one.
-func (l *Ledger) movable(pod Pod, received Container) []string {
+// movableCgroups returns the cgroup of a container whose cpuset.mems an update may change.
+func (l *Ledger) movableCgroups(pod Pod, received Container) []string {
 	c := l.containers[received.ID]
 	switch {
 	case c == nil:
@@ -338,7 +337,7 @@ func (l *Ledger) movable(pod Pod, received Container) []string {
 	return nil
 }
 
-// ending are the pods without a sandbox, which end with their cgroups, in no order.
+// ending returns the pods without a sandbox, in no order: they end with their cgroups.
 func (l *Ledger) ending() (places []Place) {
 	for _, p := range l.living {
 		if p.ending() {
@@ -348,7 +347,7 @@ func (l *Ledger) ending() (places []Place) {
 	return places
 }
 
-// siblings are the places of the other living containers of a pod; nil has none.
+// siblings returns the other living containers of a pod. p may be nil.
 func (p *pod) siblings(container string) (places []Place) {
 	if p == nil {
 		return nil
@@ -361,7 +360,7 @@ func (p *pod) siblings(container string) (places []Place) {
 	return places
 }
 
-// podLimit is the limit of the pod without its overhead; nil where it is not known, or there is none.
+// podLimit returns the pod's limit without its overhead; nil if it is unknown or there is none.
 func (f *Facts) podLimit(pod Pod) *uint64 {
 	if f.PodLimit == nil || *f.PodLimit == cgroup.Max {
 		return nil

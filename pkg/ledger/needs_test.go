@@ -21,7 +21,7 @@ func (n Needs) named() string {
 		name string
 		is   bool
 	}{
-		{"annotations", len(n.Annotations) > 0}, {"answer", n.Answer}, {"devices", n.Devices}, {"cpus", n.CPUs}, {"ended", len(n.Ended) > 0},
+		{"annotations", len(n.Annotations) > 0}, {"answer", n.PodInfo}, {"devices", n.Devices}, {"cpus", n.CPUs}, {"ended", len(n.Ended) > 0},
 		{"claims", len(n.Claims) > 0}, {"sample", n.NodeMemory}, {"pages", len(n.PageSizes) > 0}, {"limit", n.LimitOf != ""},
 		{"siblings", len(n.Siblings) > 0}, {"mems", n.MemsOf != ""}, {"files", n.FilesOf != ""}, {"usage", len(n.Usage) > 0},
 		{"listed", len(n.Sandboxes) > 0}, {"unlisted", len(n.Unlisted) > 0},
@@ -53,7 +53,7 @@ func TestWhatAnEventNeeds(t *testing.T) {
 	resize := func(c Container) UpdateContainer {
 		return UpdateContainer{Pod: known, Container: c, To: Resources{MemoryLimit: &limit}}
 	}
-	answered := func(g *Gathered) { g.Answers = map[pods.Ref]pods.Answer{web.Ref(): described} }
+	answered := func(g *Gathered) { g.PodInfos = map[pods.Ref]pods.Answer{web.Ref(): described} }
 	ref := claims.Ref{UID: "claim"}
 	claim := claims.Claim{UID: "claim", Namespace: "ns", Name: "claim", Pods: []string{"web"}, Parts: []claims.Part{{Node: 1}}}
 	const first = "answer devices"
@@ -68,7 +68,7 @@ func TestWhatAnEventNeeds(t *testing.T) {
 		"a pod that is known":       {before: running, event: RunPod{Pod: known}},
 		"new limits":                {event: UpdatePod{Pod: web}, want: []string{"annotations"}},
 		"a container":               {event: claimed(web, "main", claimGi), want: []string{"annotations " + first, "limit"}},
-		"one that is described":     {before: []Event{RunPod{Pod: known}, PodFacts{UID: "web", Known: described}}, event: claimed(known, "main", claimGi), want: []string{"devices"}},
+		"one that is described":     {before: []Event{RunPod{Pod: known}, PodFacts{UID: "web", PodInfo: described}}, event: claimed(known, "main", claimGi), want: []string{"devices"}},
 		"one that is described now": {event: claimed(web, "main", claimGi), found: answered, want: []string{"annotations " + first}},
 		"one beside another":        {before: running, event: claimed(known, "side", claimGi), want: []string{first, "limit siblings"}},
 		"of a Burstable pod":        {before: []Event{RunPod{Pod: burstable}}, event: claimed(burstable, "main", claimGi), want: []string{first}},
@@ -140,12 +140,12 @@ func TestWhatIsFoundOutIsAPartOfTheEvent(t *testing.T) {
 	l, g := newLedger(t, ""), &Gathered{}
 	create := claimed(web, "main", claimGi)
 	g.Ask(l.Needs(create, g))
-	g.Answers = map[pods.Ref]pods.Answer{web.Ref(): {Source: memoryqos.SourceKubelet}}
+	g.PodInfos = map[pods.Ref]pods.Answer{web.Ref(): {Source: memoryqos.SourceKubelet}}
 	limit := 2 * claimGi
 	g.PodLimit = &limit
 	g.Devices = map[string][]topologymanager.Device{"main": {topologymanager.NewDevice("gpu", "a", "test", nodeset.Of(1))}}
 	decided := With(create, *g).(CreateContainer)
-	if decided.Pod.Annotations != nil || decided.Known.Source != memoryqos.SourceKubelet || decided.PodLimit != &limit || len(decided.Container.Devices) != 1 {
+	if decided.Pod.Annotations != nil || decided.PodInfo.Source != memoryqos.SourceKubelet || decided.PodLimit != &limit || len(decided.Container.Devices) != 1 {
 		t.Errorf("%+v", decided)
 	}
 	text, err := json.Marshal(decided)

@@ -15,13 +15,12 @@ const (
 type Note struct {
 	Level Level
 	Text  string
-	// Fields are those of the pod or container that it is about, and more.
+	// Fields are log fields, such as those of the pod or container.
 	Fields map[string]any
-	// Err is the cause; nil when there is none.
+	// Err is the cause; nil if there is none.
 	Err error
 }
 
-// note adds a line for the log.
 func (l *Ledger) note(level Level, text string, fields map[string]any, err error) {
 	l.step.effects.Notes = append(l.step.effects.Notes, Note{Level: level, Text: text, Fields: fields, Err: err})
 }

@@ -11,44 +11,43 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// Files is what a container's cgroup was observed to hold. A value that could not be read is nil.
+// Files are the values in the files of a container's cgroup. A value that could not be read is nil.
 type Files struct {
 	// Min, Low, High and Limit are memory.min, memory.low, memory.high and memory.max in bytes; cgroup.Max is "max".
 	Min, Low, High, Limit *uint64
 	// Mems is cpuset.mems.
 	Mems *string
-	// Ours are the files that the journal has of this cgroup: what the runtime shows for them is not the kubelet's.
-	Ours map[cgroup.Knob]bool
-	// Own is set where this process is in the cgroup.
+	// Journaled are the files that the journal has for this cgroup: the runtime does not show the kubelet's values for them.
+	Journaled map[cgroup.Knob]bool
+	// Own is set if this process is in the cgroup.
 	Own bool `json:",omitempty"`
 }
 
-// Seen are the values that were read and that are written, too.
+// Seen returns the values that were read from files that this plugin writes.
 func (f *Files) Seen() cgroup.Seen {
 	return cgroup.Seen{Values: memoryqos.Values{Min: f.Min, Low: f.Low, High: f.High}, Mems: f.Mems}
 }
 
-// Place is a pod or container of which the driver observes whether its cgroup is there.
+// Place is a pod or container whose cgroup the driver looks for.
 type Place struct {
 	// UID is a pod's Key, and ID its sandbox; a container has only an ID.
 	UID, ID string
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
-	// Revision is that of the pod or the container at the time of asking.
+	// Revision is the revision of the pod or container when the place was returned.
 	Revision uint64
-	// Files says that memory.max is to be read: that of a container that is not being created, and of a pod of which nothing
-	// else says what its limit is.
+	// Files is set if memory.max has to be read: for a container that is not being created, and for a pod whose limit nothing else shows.
 	Files bool
 }
 
 const (
-	podsPerLook = 50 // the cost of a periodic look does not grow with the node
+	podsPerLook = 50 // bounds the cost of a periodic look
 	toldLooks   = 60 // ten minutes
 )
 
-// Places are what the periodic look with this number visits: managed pods, and the containers whose turn it is. A pod or container that was seen is
-// visited only every toldLooks looks if told has its cgroup, where a new limit is reported, and the cgroup above, where its removal is reported. A
-// pod without a sandbox is visited in every look.
+// Places returns what the periodic look with this number visits: managed pods and containers whose turn it is. A place that was seen is
+// visited only every toldLooks looks if told has its cgroup, where a new limit is reported, and the parent cgroup, where its removal is
+// reported. Every look visits the pods without a sandbox.
 func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 	turns := 1 + len(l.living)/podsPerLook
 	for _, p := range l.living {
@@ -60,7 +59,7 @@ func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
 	return places
 }
 
-// PlacesOf are the pods with these cgroups, or with containers that have them, and all of their containers.
+// PlacesOf returns the pods that have one of these cgroups, or a container that has one, and all containers of these pods.
 func (l *Ledger) PlacesOf(cgroups map[string]bool) (places []Place) {
 	looked := map[*pod]bool{}
 	for _, dir := range slices.Sorted(maps.Keys(cgroups)) {
@@ -88,7 +87,7 @@ func (p *pod) places(places []Place, due func(seen bool, cgroup string) bool) []
 	return places
 }
 
-// Place is where a container's files are; it is false for one that does not live or has no cgroup.
+// Place returns where a container's files are; false if it does not live or has no cgroup.
 func (l *Ledger) Place(id string) (Place, bool) {
 	c := l.containers[id]
 	if c == nil || c.Cgroup == "" {
@@ -105,33 +104,33 @@ func (c *container) place() Place {
 	return Place{ID: c.ID, Cgroup: c.Cgroup, Revision: c.Revision, Files: c.Phase != Creating}
 }
 
-// How long a pod, and a container that does not run yet, may be without a cgroup. A container gets its own at its start; the kubelet gives
-// the runtime two minutes for a create and as many for a start (runtimeRequestTimeout).
+// How long a pod, or a container that does not run yet, may be without a cgroup. A container gets its cgroup when it starts. The kubelet
+// gives the runtime two minutes each for a create and a start (runtimeRequestTimeout).
 const (
 	podGrace       = time.Minute
 	containerGrace = 4 * time.Minute
 )
 
-// Presence is whether the cgroups of places were there. Places of which that is not known are left out: for want of
-// descriptors, memory or permissions nothing is gone. What is gone of a container that the runtime has started or changed since says nothing.
+// Presence says whether the cgroups of places were present. A place is in neither list if that could not be found out, for want of
+// descriptors, memory or permissions. Gone is ignored for a container that the runtime has started or changed since.
 type Presence struct {
-	There, Gone []Place
+	Present, Gone []Place
 }
 
-// apply frees pods and ends containers whose cgroups are gone: after its own restart containerd sends no StopPodSandbox and
-// no RemovePodSandbox for the sandboxes that it found, and CRI-O no StopContainer for a container that died meanwhile. A
-// container that runs and never had a cgroup is one of a virtual machine, and ends with its pod.
+// apply frees pods and ends containers whose cgroups are gone. After its own restart containerd sends no StopPodSandbox and no
+// RemovePodSandbox for the sandboxes that it found. CRI-O sends no StopContainer for a container that died meanwhile. A container that runs
+// and never had a cgroup is one of a virtual machine, and ends with its pod.
 func (e Presence) apply(l *Ledger) {
-	for _, at := range e.There {
+	for _, at := range e.Present {
 		if p := l.pods[at.UID]; p != nil && p.ID == at.ID {
 			p.Seen = true
 		}
 	}
-	l.seeContainers(e)
+	l.recordPresence(e)
 	for _, at := range e.Gone {
 		p, c := l.pods[at.UID], l.containers[at.ID]
 		switch {
-		case p != nil && p.ID == at.ID: // it is not another sandbox by now
+		case p != nil && p.ID == at.ID: // the pod has no other sandbox by now
 			ending := p.ending()
 			if ending || p.Seen || l.step.now.Sub(p.Born) > podGrace {
 				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
@@ -144,26 +143,26 @@ func (e Presence) apply(l *Ledger) {
 		case at.UID == "" && c != nil && c.Revision == at.Revision && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > containerGrace):
 			l.state.EndedContainers.add(c.ID, l.state.Newest)
 			l.end(l.changeContainer(c.ID))
-			l.forget(c)
+			l.dropSlot(c)
 		}
 	}
 }
 
-// Observed is the memory.max that the file of a container shows, or with a UID the one of a pod.
+// Observed is the memory.max in the file of a container or, with a UID, of a pod.
 type Observed struct {
 	// UID and ID are Place's.
 	UID, ID string
-	// Revision is Place's: what the runtime has changed since is not what was observed.
+	// Revision is Place's: the limit is ignored if the runtime has changed the pod or container since.
 	Revision uint64
-	// Limit is in bytes, that of a pod with its overhead; cgroup.Max for "max".
+	// Limit is in bytes, a pod's with its overhead; cgroup.Max for "max".
 	Limit uint64
 }
 
-// updateTakes is how long the runtime may take to apply an update; until then the files show what was before.
+// updateTakes is how long the runtime may take to apply an update; until then the files may show the old values.
 const updateTakes = 10 * time.Second
 
-// apply takes over what the kernel has. A limit that is not the last one asked for belongs to an update that failed, or to
-// one that was made while nobody was connected.
+// apply takes over the limit in the kernel. If it is not the last requested one, the update failed, or it was made while no plugin was
+// connected.
 func (e Observed) apply(l *Ledger) {
 	if e.UID != "" {
 		l.observePod(e)
@@ -175,13 +174,13 @@ func (e Observed) apply(l *Ledger) {
 	}
 	if c.Pending != nil {
 		if l.step.now.Sub(c.Pending.Since) < updateTakes && !memoryqos.Holds(e.Limit, c.Limit, l.page()) {
-			return // the runtime is at it
+			return // the runtime has not applied the update yet
 		}
 		l.change(c.pod)
 		c.Pending = nil
 		l.journalRecord(c)
 	}
-	if !l.takeLimit(c, &e.Limit) {
+	if !l.observeLimit(c, &e.Limit) {
 		return
 	}
 	l.change(c.pod)
@@ -191,20 +190,20 @@ func (e Observed) apply(l *Ledger) {
 	}
 }
 
-// observePod takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
+// observePod takes over the pod limit that the kubelet has written. The exact limit is kept if the file shows it rounded to a page.
 func (l *Ledger) observePod(e Observed) {
 	p := l.pods[e.UID]
 	if p == nil || p.ID != e.ID || p.Revision != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
 		return
 	}
 	l.change(p)
-	p.limitedTo(e.Limit - min(e.Limit, p.Overhead))
+	p.setLimit(e.Limit - min(e.Limit, p.Overhead))
 	p.compareLimits()
 	l.findShared(p)
 }
 
-// over lays what was read over what was known.
-func (f *Files) over(values memoryqos.Values) memoryqos.Values {
+// applyTo replaces values by those that were read.
+func (f *Files) applyTo(values memoryqos.Values) memoryqos.Values {
 	read := func(value *uint64, initial uint64, known *uint64) *uint64 {
 		switch {
 		case value == nil:
@@ -221,10 +220,10 @@ func (f *Files) over(values memoryqos.Values) memoryqos.Values {
 
 func (l *Ledger) page() uint64 { return uint64(l.state.Resolved.Machine.PageSize) }
 
-// takeLimit takes the limit that memory.max shows, and reports whether it is another one. The exact bytes that the kubelet
-// asked for stay where the file shows them rounded. "max" changes nothing: the kubelet never takes a limit away from a
-// running container, and some runtimes limit only the pod.
-func (l *Ledger) takeLimit(c *container, shows *uint64) bool {
+// observeLimit takes over the limit in memory.max, and reports whether it has changed. The kubelet's exact limit is kept if the file shows
+// it rounded to a page. "max" changes nothing: the kubelet never removes the limit of a running container, and some runtimes limit only the
+// pod.
+func (l *Ledger) observeLimit(c *container, shows *uint64) bool {
 	if shows == nil || *shows == cgroup.Max || c.Limit > 0 && memoryqos.Holds(*shows, c.Limit, l.page()) {
 		return false
 	}
@@ -240,6 +239,6 @@ func (l *Ledger) takeLimit(c *container, shows *uint64) bool {
 	value := int64(min(limit, 1<<62))
 	c.Resources.MemoryLimit = &value
 	l.note(Info, "the container's memory limit is another one than the last update asked for",
-		with(with(l.fields(c), "limit", c.Limit), "before", before), nil)
+		withField(withField(l.fields(c), "limit", c.Limit), "before", before), nil)
 	return true
 }

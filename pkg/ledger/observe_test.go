@@ -124,7 +124,7 @@ func TestAContainerBesideASpecWithClaimedMemory(t *testing.T) {
 	pod := claimPod("web", "")
 	for name, want := range map[string]uint64{"main": claimGi, "debug": 4 * claimGi} {
 		create := claimed(pod, name, 4*claimGi)
-		create.Known = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+		create.PodInfo = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 			Ref: pod.Ref(), Class: memoryqos.Guaranteed, Claimed: claimGi, Containers: []pods.Container{{Name: "main", Request: claimGi, Limit: claimGi}},
 		}}
 		l.Step(now, create)
@@ -179,7 +179,7 @@ func TestWhatAPeriodicLookIsAt(t *testing.T) {
 			create := claimed(web, "main", claimGi)
 			l.after(Connected{Epoch: 1}, RunPod{Pod: web}, create, StartContainer{Pod: web, Container: create.Container})
 			if !test.unseen {
-				l.after(Presence{There: l.PlacesOf(map[string]bool{container: true})})
+				l.after(Presence{Present: l.PlacesOf(map[string]bool{container: true})})
 			}
 			told := map[string]bool{}
 			for _, dir := range strings.Fields(test.told) {
@@ -207,7 +207,7 @@ func TestWhatAPeriodicLookIsAt(t *testing.T) {
 func TestAPodThatEndsIsLookedAtEachTime(t *testing.T) {
 	l := newLedger(t, "")
 	web := claimPod("web", "")
-	l.after(Connected{Epoch: 1}, RunPod{Pod: web}, Presence{There: []Place{{UID: web.UID, ID: web.ID}}})
+	l.after(Connected{Epoch: 1}, RunPod{Pod: web}, Presence{Present: []Place{{UID: web.UID, ID: web.ID}}})
 	told := map[string]bool{"kubepods": true, "kubepods/podweb": true}
 	if places := l.Places(1, told); len(places) > 0 {
 		t.Errorf("looks at %v", places)
@@ -226,7 +226,7 @@ func TestEveryPodHasItsTurn(t *testing.T) {
 		dir := fmt.Sprintf("kubepods/pod%d", l.added)
 		p := &pod{PodState: &PodState{Seen: true, Sandboxes: []string{"s"}}, number: l.added, managed: true}
 		p.path.Pod = dir
-		p.hold(&Slot{Run: Run{ID: dir, Cgroup: dir + "/c", Seen: true, Phase: Running}})
+		p.addContainer(&Slot{Run: Run{ID: dir, Cgroup: dir + "/c", Seen: true, Phase: Running}})
 		l.living = append(l.living, p)
 		l.added++
 	}

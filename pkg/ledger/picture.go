@@ -8,8 +8,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// View returns the present state, with the pods and conditions in no order, and without a Generation. What has not changed since the last
-// view is shared with it.
+// View returns the current state, with pods and conditions in no order and without a Generation. Unchanged parts are shared with the last
+// view.
 func (l *Ledger) View() View {
 	view := View{
 		Runtime:    l.state.Runtime,
@@ -17,7 +17,7 @@ func (l *Ledger) View() View {
 		Rejections: l.state.Rejections,
 		Pods:       make([]*PodView, 0, len(l.living)),
 		Conditions: []Condition{
-			l.state.Connected.named(ConditionConnected), l.state.Synchronized.named(ConditionSynchronized), l.state.Configured.named(ConditionConfig),
+			l.state.Connected.condition(ConditionConnected), l.state.Synchronized.condition(ConditionSynchronized), l.state.Configured.condition(ConditionConfig),
 		},
 		Ancestors: l.ancestors(nil),
 	}
@@ -34,15 +34,15 @@ func (l *Ledger) View() View {
 	return view
 }
 
-// Outcome is what was decided about a container.
+// Outcome is the decision about a container.
 type Outcome struct {
 	// Request is its memory request, with the source.
 	Request pods.Estimate
-	// Unplaced is why it was rejected or runs without NUMA nodes; nil when it has its place, or is not to have one.
+	// Unplaced is why it was rejected or runs without NUMA nodes; nil if the container has its place, or needs none.
 	Unplaced *Rejection
 }
 
-// Outcome returns what was decided about a container of a living pod; zero for one that is not known. It costs less than a View.
+// Outcome returns the decision about a container of a living pod; zero if it is unknown. It costs less than a View.
 func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 	if p := l.pods[pod]; p != nil {
 		if i := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == name }); i >= 0 {
@@ -56,11 +56,11 @@ func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 	return o
 }
 
-// Config is the configuration in force.
+// Config returns the current configuration.
 func (l *Ledger) Config() config.Resolved { return l.state.Resolved }
 
-// refreshPodViews makes the views of the pods that have changed, and replaces those of pods whose memory has moved between
-// the nodes of their group because another container came or went.
+// refreshPodViews makes new views of pods that have changed. It also updates views of pods whose memory has moved between the nodes of its
+// group, because another container was added or removed.
 func (l *Ledger) refreshPodViews() {
 	for _, p := range l.living {
 		if p.view == nil {
@@ -85,7 +85,7 @@ func (l *Ledger) refreshPodViews() {
 	}
 }
 
-// with is the view with these blocks of a container; the view itself where it has them already.
+// with returns the view with these blocks of a container; the same view if nothing changes.
 func (v *PodView) with(entry memorymanager.Entry) *PodView {
 	i := slices.IndexFunc(v.Containers, func(c ContainerView) bool { return c.Name == entry.Container })
 	if i < 0 || slices.EqualFunc(v.Containers[i].Blocks, entry.Blocks, sameBlock) {
@@ -105,7 +105,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
 		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)),
-		Fresh: p.Fresh, Request: l.sums(p, p.derived.runs).PodRequest,
+		Fresh: p.Fresh, Request: l.qosPod(p, p.derived.runs).PodRequest,
 	}
 	for _, problem := range p.problems {
 		view.Problems = append(view.Problems, problem.Message)
@@ -134,9 +134,9 @@ func (l *Ledger) podView(p *pod) *PodView {
 			shown.Shared = view.Blocks != nil && len(request(c)) == 0
 		}
 		if len(c.Claims) > 0 {
-			shown.Claims, shown.Claimed, shown.Blocks = c.judged.names, nil, nil
+			shown.Claims, shown.Claimed, shown.Blocks = c.grant.names, nil, nil
 			if !c.ByKubelet {
-				shown.Claimed, shown.Blocks = l.ownAmounts(c), c.judged.blocks
+				shown.Claimed, shown.Blocks = l.ownAmounts(c), c.grant.blocks
 			}
 		}
 		view.Containers = append(view.Containers, shown)

@@ -14,34 +14,34 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// What happens to a container's memory follows from who decides it, from what is allocated for the container, and from whether that is
-// what it asks for. The first row that holds counts:
+// The table shows where a container's memory is allocated. It depends on who decides, and on whether the present allocation matches the
+// container's request. The first row that applies counts:
 //
-//	who decides   allocated   place: it begins            placeAll: it runs          resize: it asks for something else
-//	its claims    released    on their nodes              there, or as it is found   as before
-//	nobody        released    on all nodes                the same                   as before
+//	who decides   allocated   place: it is new            placeAll: it runs          resize: its request changes
+//	its claims    released    on their nodes              same, or as found          unchanged
+//	nobody        released    on all nodes                same                       unchanged
 //	the kubelet   any         allocated on its nodes      kept, or where it is       allocated on its nodes
 //	the memory    as asked    kept, or elsewhere with     kept                       kept, nothing pending
 //	manager                   its CPUs and devices
 //	              otherwise   all of it there, or else-   as far as there is room    as far as there is room, or refused where
 //	                          where, or as far as there                              it asks for more (RefusesResize)
 //	                          is room
-//	              nothing     where there is room         where it is found, or      as before
+//	              nothing     where there is room         where it is found, or      unchanged
 //	                                                      where there is room
 //
-// Nobody decides about a container that is unpinnable, or that asks for no memory. Nodes that the kubelet has set are the container's in
-// the first rows, too. One that finds no room is refused, or runs on all nodes: what runs already is never refused. One that gets less
-// than it asks for lacks the rest, and may use all nodes until fitPendingResizes finds room.
+// Nobody decides about a container that is unpinnable or asks for no memory. In the first two rows, too, a container keeps the nodes that
+// the kubelet has set. A container without room is refused, or runs on all nodes; a running container is never refused. A container that
+// gets less than it asks for may use all nodes until fitPendingResizes finds room for the rest.
 
-// assignment is a decision about a container's memory. The memory manager has allocated it; assign gives it to the container.
+// assignment is a decision about a container's memory. The Memory Manager has allocated it already; assign writes it to the container.
 type assignment struct {
 	Placement
-	// released is set if the container loses nodes that it had from us.
+	// released is set if the container loses nodes that this plugin had set.
 	released bool
-	// claims are what it has of its claims from now on, if they are granted; nil changes nothing.
-	claims  *judged
+	// claims is what it gets from its claims, if they are granted; nil changes nothing.
+	claims  *claimGrant
 	granted bool
-	// notes are for the log, with fields beside the container's.
+	// notes are for the log, with fields in addition to the container's.
 	notes []Note
 }
 
@@ -49,7 +49,7 @@ type assignment struct {
 func (l *Ledger) assign(c *container, decided assignment) {
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
 	if decided.claims != nil {
-		l.takeClaims(c, *decided.claims, decided.granted)
+		l.grantClaims(c, *decided.claims, decided.granted)
 	}
 	for _, n := range decided.notes {
 		fields := l.fields(c)
@@ -58,38 +58,38 @@ func (l *Ledger) assign(c *container, decided assignment) {
 	}
 }
 
-// place gives a container that begins its nodes, or one that runs and has none. The error refuses it.
+// place decides and assigns the nodes of a new container, or of a running one that has none. An error refuses the container.
 func (l *Ledger) place(c *container) error {
 	decided, err := l.decide(c)
 	l.assign(c, decided)
 	return err
 }
 
-// decide says where a container that begins has its memory, or one that runs and has none. The error refuses it.
+// decide returns the placement of a new container, or of a running one that has none. An error refuses the container.
 func (l *Ledger) decide(c *container) (assignment, error) {
 	if decided, done, err := l.decideUnmanaged(c); done {
 		return decided, err
 	}
-	wanted := l.wanted(c)
+	wanted := l.managerContainer(c)
 	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
 		return l.unmanaged(c, "not pinned: the container asks for no memory"), nil
 	}
-	if by := c.byKubelet(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal}); by.ByKubelet {
+	if by := c.withKubeletNodes(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal}); by.ByKubelet {
 		return l.adopt(c, by), nil
 	}
 	placement, err := l.allocate(c, wanted)
 	l.state.Counters.PinningRequests++
 	if err != nil {
 		l.state.Counters.PinningErrors++
-		return l.unplaced(c, err)
+		return l.refuseOrUnpin(c, err)
 	}
 	l.step.affinity = &placement.Affinity
-	decided := Placement{Pinning: l.howPlaced(c.pod, placement)}.allocated(placement)
+	decided := Placement{Pinning: l.howPlaced(c.pod, placement)}.withAllocation(placement)
 	return assignment{Placement: decided, notes: overcommitted(placement)}, nil
 }
 
-// placeAll places containers that run: first those that have an allocation or are found with nodes, then those of them that were resized
-// meanwhile, and last the others. The order does not depend on the runtime's. It returns how many were placed.
+// placeAll places running containers and returns how many new placements it made. First come those that have an allocation or were found
+// with nodes, then those of them that were resized meanwhile, then the others. The order does not depend on the runtime's.
 func (l *Ledger) placeAll(running []*container) (placed int) {
 	var kept, spread, free []*container
 	for _, c := range inOrder(running) {
@@ -98,7 +98,7 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 			kept = append(kept, c)
 			continue
 		}
-		switch nodes := l.foundOn(c); {
+		switch nodes := l.foundNodes(c); {
 		case nodes.Empty():
 			free = append(free, c)
 		case l.manager.Spread(nodes):
@@ -108,7 +108,7 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 		}
 	}
 	for _, c := range spread { // others may have made all nodes one group
-		if l.manager.Spread(l.foundOn(c)) {
+		if l.manager.Spread(l.foundNodes(c)) {
 			free = append(free, c) // its resize was pending, and the state file is lost
 		} else {
 			l.assign(c, l.adoptFound(c))
@@ -118,7 +118,7 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 		l.assign(c, l.fit(c))
 	}
 	for _, c := range free {
-		_ = l.place(c) // refuses nothing that runs
+		_ = l.place(c) // a running container is never refused
 		if !c.Nodes.Empty() {
 			placed++
 		}
@@ -133,28 +133,29 @@ func inOrder(containers []*container) []*container {
 	})
 }
 
-// resize brings a container's allocation from what it asked for before to its new resources. The error refuses the change, which is one
-// that asks for more: a container whose resize is pending may ask for less, or for something else. The container stays where it is then.
+// resize changes a container's allocation from the request before to its new resources. An error refuses the change and keeps the
+// allocation. Only a change that asks for more is refused: a container with a pending resize may ask for less, or for something else.
 func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources) (assignment, error) {
 	switch {
 	case l.manager == nil, c.ByKubelet && to.Mems == "" && c.Limit == 0:
 		return assignment{Placement: c.Placement}, nil
 	case c.ByKubelet && l.unpinnable(c) == "":
-		return l.adopt(c, c.byKubelet(c.Placement)), nil
+		return l.adopt(c, c.withKubeletNodes(c.Placement)), nil
 	case c.ByKubelet:
-		return assignment{Placement: c.byKubelet(c.Placement)}, nil
+		return assignment{Placement: c.withKubeletNodes(c.Placement)}, nil
 	case !l.misfits(c):
 		return assignment{Placement: l.complete(c)}, nil
 	}
 	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
 	decided, err := l.reallocate(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))
 	if err != nil {
-		decided.Refusal = l.refuse(c, err)
+		decided.Refusal = l.rejectResize(c, err)
 	}
 	return assignment{Placement: decided}, err
 }
 
-// decideUnmanaged decides about a container that is not the memory manager's; done is false for any other. The error refuses it.
+// decideUnmanaged decides about a container that the Memory Manager does not place; done is false for any other. An error refuses the
+// container.
 func (l *Ledger) decideUnmanaged(c *container) (decided assignment, done bool, err error) {
 	if c.byClaims() {
 		decided, err = l.decideByClaims(c)
@@ -166,24 +167,24 @@ func (l *Ledger) decideUnmanaged(c *container) (decided assignment, done bool, e
 	return assignment{}, false, nil
 }
 
-// unmanaged lets a container about which nobody decides run on all nodes, or on those that the kubelet has set.
+// unmanaged lets a container run on all nodes, or on those that the kubelet has set.
 func (l *Ledger) unmanaged(c *container, why string) assignment {
 	decided := assignment{Placement: l.unpin(c, why)}
-	if decided.ByKubelet || c.Released || c.FoundMems == "" || !c.Record.OursMems {
+	if decided.ByKubelet || c.Released || c.FoundMems == "" || !c.Record.WrittenMems {
 		return decided
 	}
 	decided.released = true
-	if c.pod.class() != memoryqos.Guaranteed { // v0.3.0 before its release moved such containers off NUMA nodes
+	if c.pod.class() != memoryqos.Guaranteed { // development versions of v0.3.0 set nodes for such containers
 		decided.notes = []Note{{Info, "a container may use all NUMA nodes again", map[string]any{"nodes": c.FoundMems}, nil}}
 	}
 	return decided
 }
 
-// unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
+// unpinnable says why a container has no allocation regardless of room; "" if it may have one.
 func (l *Ledger) unpinnable(c *container) string {
 	switch {
 	case c.byClaims():
-		return hasClaims
+		return placedByClaims
 	case l.manager == nil:
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:
@@ -196,30 +197,30 @@ func (l *Ledger) unpinnable(c *container) string {
 	return ""
 }
 
-// unpin leaves a container without an allocation, on all nodes or on those that the kubelet has set.
+// unpin releases a container's allocation: it runs on all nodes, or on those that the kubelet has set.
 func (l *Ledger) unpin(c *container, why string) Placement {
 	l.release(c)
-	return c.byKubelet(Placement{Pinning: why, Refusal: c.Refusal})
+	return c.withKubeletNodes(Placement{Pinning: why, Refusal: c.Refusal})
 }
 
-// release frees the allocation of a container that must not have one.
+// release frees a container's allocation.
 func (l *Ledger) release(c *container) {
 	if l.manager != nil {
 		l.manager.Release(c.pod.key(), c.Name)
 	}
 }
 
-// byKubelet is a placement with the cpuset.mems that the kubelet has set, where it has: kubelet and plugin never both pin.
-func (c *container) byKubelet(as Placement) Placement {
+// withKubeletNodes returns a placement with the cpuset.mems that the kubelet has set, if any: kubelet and plugin never both pin.
+func (c *container) withKubeletNodes(as Placement) Placement {
 	if nodes, err := nodeset.Parse(c.Resources.Mems); err == nil && !nodes.Empty() {
 		as.Nodes, as.PendingResize, as.ByKubelet = nodes, nil, true
 	}
 	return as
 }
 
-// keep has a running container keep its allocation, and reports whether it has one, or may not have one.
+// keep returns a running container's present allocation. It returns false if the container has none but may have one.
 func (l *Ledger) keep(c *container) (assignment, bool) {
-	if decided, done, _ := l.decideUnmanaged(c); done { // refuses nothing that runs
+	if decided, done, _ := l.decideUnmanaged(c); done { // a running container is never refused
 		return decided, true
 	}
 	blocks, as := l.blocks(c), c.Placement
@@ -229,8 +230,8 @@ func (l *Ledger) keep(c *container) (assignment, bool) {
 	return assignment{Placement: as}, blocks != nil
 }
 
-// foundOn are the nodes that a running container was found with; none where nothing is to be allocated there.
-func (l *Ledger) foundOn(c *container) nodeset.Set {
+// foundNodes returns the nodes that a running container was found with; none if nothing is to be allocated there.
+func (l *Ledger) foundNodes(c *container) nodeset.Set {
 	nodes, err := nodeset.Parse(c.FoundMems)
 	if err != nil || c.Released || len(request(c)) == 0 && !l.asWhole(c.pod) {
 		return 0
@@ -240,12 +241,12 @@ func (l *Ledger) foundOn(c *container) nodeset.Set {
 
 // adoptFound allocates a container without an allocation on the nodes that it was found with.
 func (l *Ledger) adoptFound(c *container) assignment {
-	return l.adopt(c, Placement{Nodes: l.foundOn(c), Pinning: "found pinned", Refusal: c.Refusal})
+	return l.adopt(c, Placement{Nodes: l.foundNodes(c), Pinning: "found pinned", Refusal: c.Refusal})
 }
 
-// adopt allocates a container's memory on the nodes of a placement. It has them all the same where that cannot be allocated.
+// adopt allocates a container's memory on the nodes of a placement. If that fails, the container keeps these nodes without an allocation.
 func (l *Ledger) adopt(c *container, as Placement) assignment {
-	placement, err := l.allocateThere(c, as.Nodes)
+	placement, err := l.allocateOn(c, as.Nodes)
 	how := as.Pinning
 	if err != nil {
 		as.Pinning += ", not allocated: " + err.Error()
@@ -255,18 +256,18 @@ func (l *Ledger) adopt(c *container, as Placement) assignment {
 	return assignment{Placement: as, notes: notes}
 }
 
-func (l *Ledger) allocateThere(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
+func (l *Ledger) allocateOn(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
 	if l.asWhole(c.pod) {
-		return l.allocateWholeThere(c, nodes)
+		return l.allocateWholeOn(c, nodes)
 	}
 	request := request(c)
-	if blocks := l.blocks(c); blocks != nil && (nodesOf(blocks) != nodes || !holds(blocks, request)) {
+	if blocks := l.blocks(c); blocks != nil && (nodesOf(blocks) != nodes || !blocksMatch(blocks, request)) {
 		l.release(c)
 	}
 	return l.manager.Adopt(c.pod.key(), c.Name, request, nodes)
 }
 
-// overcommitted notes what is allocated where there is no room, because its container or pod runs there.
+// overcommitted returns notes about memory that is allocated without room, because its container or pod runs there.
 func overcommitted(placement memorymanager.Placement) (notes []Note) {
 	for _, over := range placement.Overcommitted {
 		notes = append(notes, Note{Warn, "a node has more allocated than it has", map[string]any{"node": over.Node, "bytes": quantity.Log(over.Bytes)}, nil})
@@ -274,15 +275,15 @@ func overcommitted(placement memorymanager.Placement) (notes []Note) {
 	return notes
 }
 
-// wanted is the container as the memory manager sees it.
-func (l *Ledger) wanted(c *container) memorymanager.Container {
+// managerContainer returns the container as the Memory Manager sees it.
+func (l *Ledger) managerContainer(c *container) memorymanager.Container {
 	return memorymanager.Container{
 		Pod: c.pod.key(), Name: c.Name, Kind: c.kind(), Request: request(c), CPUs: c.CPUNodes, Devices: c.Devices,
 		Required: c.wishes().NUMA == config.NUMARequired,
 	}
 }
 
-// blocks are what a container has allocated; nil when it has nothing.
+// blocks returns a container's allocation; nil if it has none.
 func (l *Ledger) blocks(c *container) []memorymanager.Block {
 	if l.manager == nil {
 		return nil
@@ -290,8 +291,8 @@ func (l *Ledger) blocks(c *container) []memorymanager.Block {
 	return l.manager.Blocks(c.pod.key(), c.Name)
 }
 
-// allocate asks the memory manager for a container that does not run. Where its allocation does not fit what it asks for any more, or is
-// not where its CPUs and devices are, it may go elsewhere; where there is no room, it goes on as after a resize.
+// allocate places a container that does not run yet. If its old allocation no longer fits its request, or its CPUs and devices, it may get
+// other nodes. If there is no room elsewhere, it keeps what it has, as after a resize.
 func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	if l.asWhole(c.pod) {
 		return l.allocateWhole(c, wanted)
@@ -320,9 +321,9 @@ func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorym
 	return placement, err
 }
 
-// allocateNew has the memory manager place a container, in scope pod after the affinity of its whole pod. Without a pod API the pod's other
-// containers are not known, and each is aligned by itself. The affinity of a pod that has allocations follows from them: a restart or a
-// reload remembers nothing else.
+// allocateNew asks the Memory Manager to place a container; in scope pod, with the affinity of its whole pod. If no pod API has reported
+// the pod's other containers, each container is aligned by itself. The affinity of a pod that has allocations follows from them, so it
+// survives a restart or a reload.
 func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	podScope := l.state.Resolved.Manager.Scope == topologymanager.PodScope && !l.manager.Aligned(wanted.Pod)
 	if podScope && c.pod.Info != nil {
@@ -345,7 +346,7 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 	return l.manager.Admit(wanted)
 }
 
-// preferred refuses a new placement on more nodes than needed, where the pod requires its nodes.
+// preferred refuses a new placement on more nodes than needed, if the pod requires its nodes.
 func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) error {
 	required := wanted.Required && l.state.Resolved.Manager.Policy.Rules().Aligns
 	if required && !placement.Existing && !placement.Affinity.Preferred {
@@ -354,15 +355,15 @@ func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanag
 	return nil
 }
 
-// allocated is a placement where the memory manager has allocated the container's memory: nothing is refused any more.
-func (p Placement) allocated(by memorymanager.Placement) Placement {
+// withAllocation returns the placement with the nodes that the Memory Manager has allocated. It clears the refusal.
+func (p Placement) withAllocation(by memorymanager.Placement) Placement {
 	p.Nodes, p.PendingResize, p.Refusal = by.Nodes, by.PendingResize, nil
 	return p
 }
 
-// unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
-func (l *Ledger) unplaced(c *container, err error) (assignment, error) {
-	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
+// refuseOrUnpin refuses a container that could not be placed, or lets it run without nodes of its own.
+func (l *Ledger) refuseOrUnpin(c *container, err error) (assignment, error) {
+	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // a running container is never refused
 	as := Placement{Unplaced: l.reject(c, l.causeOf(err), refuse), Refusal: c.Refusal}
 	if !refuse {
 		as.Pinning, err = "not pinned: "+as.Unplaced.Reason, nil
@@ -370,7 +371,7 @@ func (l *Ledger) unplaced(c *container, err error) (assignment, error) {
 	return assignment{Placement: as}, err
 }
 
-// howPlaced says how the memory manager has placed a container.
+// howPlaced describes how the Memory Manager placed a container.
 func (l *Ledger) howPlaced(p *pod, placement memorymanager.Placement) string {
 	policy := l.state.Resolved.Config.TopologyManagerPolicy
 	rules := policy.Rules()
@@ -387,7 +388,7 @@ func (l *Ledger) howPlaced(p *pod, placement memorymanager.Placement) string {
 	return how
 }
 
-// complete is the placement of a container whose allocation is what it asks for: no resize is pending any more.
+// complete returns the placement of a container whose allocation matches its request: no resize is pending any more.
 func (l *Ledger) complete(c *container) Placement {
 	as := c.Placement
 	if len(as.PendingResize) > 0 {
@@ -396,14 +397,14 @@ func (l *Ledger) complete(c *container) Placement {
 	return as
 }
 
-// misfits reports whether a container's allocation is not what it asks for. An init container's shrinks as others of its
-// pod take its memory over.
+// misfits reports whether a container's allocation differs from its request. An init container does not count: its allocation shrinks when
+// others of its pod reuse its memory.
 func (l *Ledger) misfits(c *container) bool {
 	blocks, request := l.blocks(c), request(c)
-	return blocks != nil && c.kind() != memoryqos.Init && len(request) > 0 && !holds(blocks, request)
+	return blocks != nil && c.kind() != memoryqos.Init && len(request) > 0 && !blocksMatch(blocks, request)
 }
 
-// fit brings the allocation of a running container to what it asks for, as far as there is room.
+// fit resizes a running container's allocation to its request, as far as there is room.
 func (l *Ledger) fit(c *container) assignment {
 	switch {
 	case !l.misfits(c):
@@ -421,17 +422,17 @@ func (l *Ledger) fit(c *container) assignment {
 	return decided
 }
 
-// reallocate brings a container's allocation to its request: all of it where whole is set, else as far as there is room. With an error the
-// container stays where it is.
+// reallocate resizes a container's allocation to its request: completely if whole is set, else as far as there is room. On error the
+// container keeps its placement.
 func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
-	placement, err := l.manager.Resize(l.wanted(c), whole)
+	placement, err := l.manager.Resize(l.managerContainer(c), whole)
 	if err != nil {
 		return c.Placement, err
 	}
-	return c.Placement.allocated(placement), nil
+	return c.Placement.withAllocation(placement), nil
 }
 
-// fitPendingResizes tries again to allocate what pending resizes lack, once there may be room.
+// fitPendingResizes tries again to allocate pending resizes, once there may be room.
 func (l *Ledger) fitPendingResizes() {
 	frees := func(p *pod) bool { _, differs := l.unstored(p); return differs && !p.stored.Empty() }
 	if l.manager == l.stored && !slices.ContainsFunc(l.step.changed, frees) {
@@ -452,8 +453,8 @@ func (l *Ledger) fitPendingResizes() {
 	}
 }
 
-// holds reports whether blocks are of exactly this request.
-func holds(blocks []memorymanager.Block, request memorymanager.Request) bool {
+// blocksMatch reports whether blocks are exactly this request.
+func blocksMatch(blocks []memorymanager.Block, request memorymanager.Request) bool {
 	return slices.EqualFunc(blocks, request, func(b memorymanager.Block, a memorymanager.Amount) bool {
 		return b.Type == a.Type && b.Size == a.Bytes
 	})

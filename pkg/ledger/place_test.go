@@ -46,7 +46,7 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 		return e
 	}
 	known := func(e CreateContainer, containers ...pods.Container) CreateContainer {
-		e.Known = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: e.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
+		e.PodInfo = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: e.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
 		return e
 	}
 	for name, test := range map[string]struct {
@@ -105,7 +105,7 @@ func TestWhoIsInTheWayOfARejection(t *testing.T) {
 func TestWhyAPodIsNotGuaranteed(t *testing.T) {
 	l := newLedger(t, "")
 	e := claimed(claimPod("web", "burstable/"), "main", 1<<30)
-	e.Known = pods.Answer{Pod: &pods.Pod{Ref: pods.Ref{UID: "web", Namespace: "default", Name: "web"}, Class: memoryqos.Burstable, Containers: []pods.Container{
+	e.PodInfo = pods.Answer{Pod: &pods.Pod{Ref: pods.Ref{UID: "web", Namespace: "default", Name: "web"}, Class: memoryqos.Burstable, Containers: []pods.Container{
 		{Name: "setup", Kind: memoryqos.Init}, {Name: "main", Request: 1 << 30, Limit: 1 << 30, Guaranteed: true}}}, Source: memoryqos.SourceKubelet}
 	const want = ": not pinned: only Guaranteed pods are: its container setup (init) does not request and limit CPU and memory to the same"
 	if got := placed(l, l.after(e), "web", "main"); got != want {

@@ -11,11 +11,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// A Guaranteed pod with pod-level resources (spec.resources) is not pinned, as under the kubelet's default. With
-// podLevelResourceManagers it is, as under the kubelet's feature gate of that name: in scope pod it is allocated as a whole,
-// elsewhere its containers with a request of their own are allocated, and the others are not.
+// By default a Guaranteed pod with pod-level resources (spec.resources) is not pinned, as in the kubelet. With podLevelResourceManagers it
+// is, as with the kubelet's feature gate of that name: in scope pod it is allocated as a whole; in scope container only its containers
+// with a request of their own are allocated.
 
-// podLevel reports whether the pod's resources are known to be the pod's own, not its containers'.
+// podLevel reports whether the pod is known to have pod-level resources.
 func (p *pod) podLevel() bool {
 	return p.Info != nil && p.Info.PodLevel() || p.Shared && p.Info == nil
 }
@@ -27,7 +27,7 @@ func (l *Ledger) asWhole(p *pod) bool {
 		options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns
 }
 
-// unpinnableOfPodLevel says why a container of a pod with pod-level resources has no allocation; "" is one that may have.
+// unpinnableOfPodLevel says why a container of a pod with pod-level resources has no allocation; "" if it may have one.
 func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	switch {
 	case !l.state.Resolved.Config.PodLevelResourceManagers:
@@ -45,8 +45,8 @@ func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	return ""
 }
 
-// ownRequest is what a container of a pod with pod-level resources asks for by itself: nothing unless it requests CPU and
-// memory and limits both to the same.
+// ownRequest returns the request of a container in a pod with pod-level resources. It is empty unless the container's requests and limits
+// of CPU and memory are equal.
 func ownRequest(spec pods.Container) memorymanager.Request {
 	if !spec.Guaranteed {
 		return nil
@@ -54,11 +54,11 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 	return withMemory(slices.Clone(spec.Hugepages), spec.Request)
 }
 
-// whole is a pod with pod-level resources as the memory manager sees it.
-func (l *Ledger) whole(c *container) memorymanager.Pod {
+// managerPod returns a pod with pod-level resources as the Memory Manager sees it.
+func (l *Ledger) managerPod(c *container) memorymanager.Pod {
 	p := c.pod
 	whole := memorymanager.Pod{Whole: memorymanager.Container{
-		Pod: p.key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.wanted(c).Required, FreePages: l.step.facts.FreePages,
+		Pod: p.key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.managerContainer(c).Required, FreePages: l.step.facts.FreePages,
 	}}
 	for name, others := range l.step.facts.Devices {
 		if name != c.Name {
@@ -78,9 +78,9 @@ func (l *Ledger) whole(c *container) memorymanager.Pod {
 	return whole
 }
 
-// allocateWhole has the memory manager place the container's pod, and gives the container its part.
+// allocateWhole allocates the container's pod as a whole, and the container's part of it.
 func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
-	whole, err := l.manager.AllocatePod(l.whole(c))
+	whole, err := l.manager.AllocatePod(l.managerPod(c))
 	if err != nil {
 		return whole, err
 	}
@@ -93,21 +93,21 @@ func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (me
 	return part, err
 }
 
-// allocateWholeThere allocates the container's pod on nodes, unless the pod has an allocation.
-func (l *Ledger) allocateWholeThere(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
+// allocateWholeOn allocates the container's pod on nodes, unless the pod has an allocation, and the container's part of it.
+func (l *Ledger) allocateWholeOn(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
 	var whole memorymanager.Placement
 	if key := c.pod.key(); l.manager.PodBlocks(key) == nil {
 		var err error
-		if whole, err = l.manager.AdoptPod(l.whole(c), nodes); err != nil {
+		if whole, err = l.manager.AdoptPod(l.managerPod(c), nodes); err != nil {
 			return whole, fmt.Errorf("adopt the pod: %w", err)
 		}
 	}
-	part, err := l.manager.Admit(l.wanted(c))
+	part, err := l.manager.Admit(l.managerContainer(c))
 	part.Overcommitted = whole.Overcommitted
 	return part, err
 }
 
-// reallocatePod allocates the containers of a pod again, once it is known whether the pod has pod-level resources.
+// reallocatePod allocates the containers of a pod again, after it was found whether the pod has pod-level resources.
 func (l *Ledger) reallocatePod(p *pod) {
 	if l.manager == nil {
 		return
@@ -118,7 +118,7 @@ func (l *Ledger) reallocatePod(p *pod) {
 		}
 		var over []Note
 		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.blocks(c) != nil {
-			whole, err := l.manager.AllocatePod(l.whole(c))
+			whole, err := l.manager.AllocatePod(l.managerPod(c))
 			if err != nil {
 				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)
 			}
@@ -126,7 +126,7 @@ func (l *Ledger) reallocatePod(p *pod) {
 		}
 		decided, has := l.keep(c)
 		if !has {
-			decided, _ = l.decide(c) // refuses nothing that runs
+			decided, _ = l.decide(c) // a running container is never refused
 		}
 		decided.notes = append(over, decided.notes...)
 		l.assign(c, decided)

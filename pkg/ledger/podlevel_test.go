@@ -26,7 +26,7 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 	main, side := pods.Container{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, pods.Container{Name: "side"}
 	create := func(pod Pod, budget uint64, containers ...pods.Container) CreateContainer {
 		e := claimed(pod, "main", 2*gi)
-		e.Known = spec(pod, budget, containers...)
+		e.PodInfo = spec(pod, budget, containers...)
 		return e
 	}
 	nearDevice := create(web, 6*gi, main, side)
@@ -37,10 +37,10 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 	found := func(mems string) Synchronize {
 		c := claimed(web, "main", 2*gi).Container
 		c.State = Running
-		return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Known: map[string]pods.Answer{"web": spec(web, 6*gi, main, side)},
+		return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, PodInfos: map[string]pods.Answer{"web": spec(web, 6*gi, main, side)},
 			Found: Found{Files: map[string]Files{c.ID: {Mems: &mems}}}}
 	}
-	later := PodFacts{UID: "web", Known: spec(web, 6*gi, main, side)}
+	later := PodFacts{UID: "web", PodInfo: spec(web, 6*gi, main, side)}
 	for name, test := range map[string]struct {
 		yaml   string
 		events []Event
@@ -64,7 +64,7 @@ node 0: 15.5Gi of 15.5Gi free, 20Gi needed
 node 1: 15.5Gi of 15.5Gi free, 20Gi needed`, "", ""},
 		"known later": {whole + "restricted", []Event{claimed(web, "main", 2*gi), later},
 			"0: pinned under restricted", "0: 6Gi of memory", ""},
-		"known later, and nothing is left to share": {whole + "restricted", []Event{claimed(web, "main", 2*gi), PodFacts{UID: "web", Known: spec(web, 2*gi, main, side)}},
+		"known later, and nothing is left to share": {whole + "restricted", []Event{claimed(web, "main", 2*gi), PodFacts{UID: "web", PodInfo: spec(web, 2*gi, main, side)}},
 			"0: pinned under restricted", "", "a pod with pod-level resources cannot be allocated as a whole: the pod's containers together, " +
 				"policy restricted, scope pod: the containers' own requests are all of the pod's memory, which leaves nothing to the containers without one"},
 		"known later, and pinned by the kubelet": {whole + "restricted", []Event{byKubelet, later}, "1: pinned by the kubelet", "", ""},

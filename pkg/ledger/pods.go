@@ -12,7 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// errStopped answers an event that is so late that its pod has ended meanwhile.
+// errStopped answers an event that was received after its pod has ended.
 var errStopped = errors.New("the pod sandbox has been stopped")
 
 // RunPod is a new pod sandbox.
@@ -32,7 +32,7 @@ func (e RunPod) apply(l *Ledger) {
 	p.Fresh = p.Fresh || !known && p.managed
 }
 
-// UpdatePod are new resources of a pod (in-place resize), in bytes. They replace those in Pod, which may be stale.
+// UpdatePod has new resources of a pod in bytes (in-place resize). They replace those in Pod, which may be outdated.
 type UpdatePod struct {
 	Pod             Pod
 	Overhead, Limit uint64
@@ -49,15 +49,15 @@ func (e UpdatePod) apply(l *Ledger) {
 		return // a newer one has come
 	}
 	p.Overhead, p.Seq = e.Overhead, e.Seq
-	p.limitedTo(e.Limit)
+	p.setLimit(e.Limit)
 	p.compareLimits()
 }
 
-// EndPod is a sandbox that was stopped or removed. Without another one the pod's containers have ended. What the pod has is free once its
-// cgroup is gone: until then it may get another sandbox. The kubelet removes an old sandbox much later.
+// EndPod is a sandbox that was stopped or removed. If the pod has no other sandbox, its containers have ended. Its memory is freed when its
+// cgroup is removed, because it may get another sandbox until then. The kubelet removes an old sandbox much later.
 type EndPod struct {
 	Pod Pod
-	// Gone is set where the pod's cgroup is not there any more.
+	// Gone is set if the pod's cgroup has been removed.
 	Gone bool
 }
 
@@ -73,25 +73,25 @@ func (e EndPod) apply(l *Ledger) {
 		return
 	}
 	if p.managed && !e.Gone {
-		l.endSandbox(p)
+		l.endContainers(p)
 		return
 	}
 	l.endPod(p)
 	l.note(Debug, "pod has ended", p.fields(), nil)
 }
 
-// endSandbox leaves a pod without a sandbox, and with its allocations.
-func (l *Ledger) endSandbox(p *pod) {
+// endContainers ends the containers of a pod that has no sandbox. The pod keeps its allocations.
+func (l *Ledger) endContainers(p *pod) {
 	for _, c := range slices.Clone(p.containers) {
 		if c.alive() {
 			l.end(c)
-			l.forget(c)
+			l.dropSlot(c)
 		}
 	}
 	l.note(Debug, "the pod has no sandbox", p.fields(), nil)
 }
 
-// podOf returns the pod of an event, made when it is new.
+// podOf returns the pod of an event, and adds it if it is new.
 func (l *Ledger) podOf(received Pod) (*pod, error) {
 	if l.stopped(received) {
 		l.step.effects.Forget = append(l.step.effects.Forget, received.Ref())
@@ -105,14 +105,14 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		}
 	}
 	l.change(p)
-	p.runsIn(received.ID)
+	p.addSandbox(received.ID)
 	return p, nil
 }
 
-// newSandbox has a pod be what its new sandbox says. p is nil for a pod that is new, too.
+// newSandbox gives a pod its new sandbox. If p is nil, the pod is added.
 func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 	if p != nil {
-		if err := p.overtakes(received, l.step.seq); err != nil {
+		if err := p.overtaken(received, l.step.seq); err != nil {
 			return nil, err
 		}
 	}
@@ -133,16 +133,16 @@ func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 	received.Annotations = nil
 	p.Pod, p.Seq, p.Revision = received, max(p.Seq, l.step.seq), p.Revision+1
 	l.locate(p, path, managed)
-	l.takeRules(p)
+	l.setRules(p)
 	return p, nil
 }
 
-// ending reports whether the pod has nothing but its allocations: it ends with its cgroup.
+// ending reports whether the pod has only its allocations left. It ends when its cgroup is removed.
 func (p *pod) ending() bool {
 	return p.managed && len(p.Sandboxes) == 0 && !slices.ContainsFunc(p.containers, (*container).alive)
 }
 
-// add has a pod among the living ones.
+// add adds a pod to the living ones.
 func (l *Ledger) add(s *PodState, key string) *pod {
 	l.added++
 	p := &pod{PodState: s, number: l.added}
@@ -151,7 +151,7 @@ func (l *Ledger) add(s *PodState, key string) *pod {
 	return p
 }
 
-// locate enters where a pod's cgroup is.
+// locate records the pod's cgroup.
 func (l *Ledger) locate(p *pod, path cgroup.PodPath, managed bool) {
 	l.unlocate(p)
 	if p.path, p.managed = path, managed; managed {
@@ -159,21 +159,21 @@ func (l *Ledger) locate(p *pod, path cgroup.PodPath, managed bool) {
 	}
 }
 
-// unlocate forgets where it was, unless another pod has the cgroup.
+// unlocate drops the record, unless another pod has the cgroup.
 func (l *Ledger) unlocate(p *pod) {
 	if l.byCgroup[p.path.Pod] == p {
 		delete(l.byCgroup, p.path.Pod)
 	}
 }
 
-// runsIn adds a sandbox to those of a pod that have not ended.
-func (p *pod) runsIn(sandbox string) {
+// addSandbox adds a sandbox to those that have not ended.
+func (p *pod) addSandbox(sandbox string) {
 	if !slices.Contains(p.Sandboxes, sandbox) {
 		p.Sandboxes = append(p.Sandboxes, sandbox)
 	}
 }
 
-// ReadAnnotations is what a pod's annotations say, within bounds.
+// ReadAnnotations is the parsed content of a pod's annotations. Its size is bounded.
 type ReadAnnotations struct {
 	Annotations config.PodAnnotations
 	Claims      pods.Claims
@@ -185,14 +185,14 @@ func (l *Ledger) stopped(received Pod) bool {
 	return (p == nil || !slices.Contains(p.Sandboxes, received.ID)) && l.state.StoppedSandboxes.has(received.ID, 0)
 }
 
-// read is what a pod's annotations say.
+// read parses a pod's annotations.
 func read(pod Pod, node pods.Node) *ReadAnnotations {
 	claims, _ := node.ReadClaims(pod.Annotations) // with an error nothing is claimed, and requests are estimates
 	return &ReadAnnotations{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
 }
 
-// podFor returns the pod of an event about one of its containers, with what was found out for it. It is nil for a pod that is
-// left alone, and for one that must not have containers any more, which is Effects.Err.
+// podFor returns the pod of an event about one of its containers, updated with the facts that were gathered. It returns nil if the pod is
+// not managed, or if the pod may not have containers any more; Effects.Err is set then.
 func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
 	p, err := l.podOf(received)
 	if err != nil {
@@ -204,12 +204,12 @@ func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
 	}
 	l.learn(p, known)
 	if limit != nil && p.Info == nil && l.step.seq >= p.Seq { // after a resize the runtime may show an old one
-		p.limitedTo(*limit)
+		p.setLimit(*limit)
 	}
 	return p
 }
 
-// Key is the pod's UID; pods that no kubelet made may have none, and have the sandbox's id instead.
+// Key is the pod's UID, or the sandbox's id for a pod without a UID, which no kubelet made.
 func (p Pod) Key() string {
 	if p.UID != "" {
 		return p.UID
@@ -222,8 +222,7 @@ func (p Pod) Ref() pods.Ref {
 	return pods.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
 }
 
-// Path finds the pod's cgroups. A pod outside kubepods is not the kubelet's, and managed is false; a path that tries to
-// lead elsewhere is an error.
+// Path returns the pod's cgroups. A pod outside kubepods is not the kubelet's, so it is not managed. A path that could escape is an error.
 func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 	path, err = cgroup.ParsePod(p.CgroupParent)
 	if err == nil {
@@ -235,17 +234,18 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 	return cgroup.PodPath{}, false, nil
 }
 
-// takeRules takes what the configuration says about the pod's namespace, and determines the pod's wishes.
-func (l *Ledger) takeRules(p *pod) {
+// setRules updates what the configuration says about the pod's namespace, and what the pod's annotations mean under it.
+func (l *Ledger) setRules(p *pod) {
 	p.settings = l.state.Resolved.SettingsFor(p.Namespace)
 	p.wishes = nil
 	if !p.Annotated.Annotations.Empty() {
 		p.rules = l.state.Resolved.Config.AnnotationRulesFor(p.Namespace)
 	}
-	l.annotations(p)
+	l.recheckAnnotations(p)
 }
 
-// wishesOf are the annotations' wishes for one container, "" for the pod itself. They are found once: values are derived at every event.
+// wishesOf returns what the annotations wish for one container, or for the pod itself if container is "". The result is cached, because
+// values are derived at every event.
 func (p *pod) wishesOf(container string) config.Wishes {
 	if p.Annotated.Annotations.Empty() {
 		return config.Wishes{}
@@ -261,7 +261,7 @@ func (p *pod) wishesOf(container string) config.Wishes {
 	return wishes
 }
 
-// endPod frees all that a pod has.
+// endPod removes a pod and frees all that it has.
 func (l *Ledger) endPod(p *pod) {
 	l.change(p)
 	for _, c := range p.containers {

@@ -7,7 +7,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// publish derives what follows from the pods that may have changed, and adds the difference to what was derived before to the effects.
+// publish derives the pods that may have changed, and adds the differences from what was derived before to the effects.
 func (l *Ledger) publish() {
 	out := &l.step.effects
 	sums := false
@@ -25,7 +25,7 @@ func (l *Ledger) publish() {
 			before = &derived{cgroup: after.cgroup}
 		}
 		l.publishRuns(p, before)
-		if before.cgroup != after.cgroup || !same(before.values, after.values) {
+		if before.cgroup != after.cgroup || !sameValues(before.values, after.values) {
 			sums = true
 			if before.cgroup != after.cgroup && before.cgroup != "" {
 				out.Ended = append(out.Ended, before.cgroup)
@@ -40,7 +40,7 @@ func (l *Ledger) publish() {
 	case l.step.all:
 		out.AllFiles, out.Files, out.Ended, out.HighChanged = true, nil, nil, true
 		l.state.Parents = l.allParents()
-	case sums: // the sums are made from all pods each time, never counted up and down
+	case sums: // sums are always computed from all pods
 		for _, at := range l.state.Parents {
 			out.Files = l.parentTargets(out.Files, at)
 		}
@@ -48,13 +48,13 @@ func (l *Ledger) publish() {
 	allocations := l.deltas()
 	if out.DryRun = l.state.Resolved.Config.DryRun(); out.DryRun {
 		out.Answer, out.Updates, out.Files, out.Ended = Adjustment{}, nil, nil, nil
-		out.Look, out.Sync = nil, nil
+		out.ReadLimits, out.Sync = nil, nil
 		return
 	}
 	out.Allocations = allocations
 }
 
-// publishEnd ends what was derived for a pod that has ended.
+// publishEnd adds the effects of a pod's end.
 func (l *Ledger) publishEnd(p *pod) {
 	out := &l.step.effects
 	if p.derived != nil {
@@ -63,11 +63,11 @@ func (l *Ledger) publishEnd(p *pod) {
 	}
 	if p.managed {
 		out.Ended = append(out.Ended, p.path.Pod)
-		out.Over = append(out.Over, p.path.Pod)
+		out.Removed = append(out.Removed, p.path.Pod)
 	}
 }
 
-// publishRuns adds what is different of a pod's containers.
+// publishRuns adds the differences of a pod's containers.
 func (l *Ledger) publishRuns(p *pod, before *derived) {
 	out := &l.step.effects
 	after := p.derived
@@ -77,30 +77,30 @@ func (l *Ledger) publishRuns(p *pod, before *derived) {
 		if now.id == "" {
 			continue
 		}
-		out.HighChanged = out.HighChanged || now.watched != was.watched
+		out.HighChanged = out.HighChanged || now.guarded != was.guarded
 		known := was.id != ""
 		if known && l.isCorrection(was, now) {
 			l.state.Counters.Corrections++
-			l.note(Info, "memory request corrected", with(l.fields(c), "before", was.request.Request), nil)
+			l.note(Info, "memory request corrected", withField(l.fields(c), "before", was.request.Request), nil)
 		}
-		if l.toSync(c, now, known && (was.mems != now.mems || !same(was.qos, now.qos))) {
+		if l.needsSync(c, now, known && (was.mems != now.mems || !sameValues(was.qos, now.qos))) {
 			out.Sync = append(out.Sync, c.ID)
 		}
 		if now.cgroup == "" {
 			continue
 		}
 		if !l.state.Resolved.Config.DryRun() {
-			c.Record.OursMems = c.Record.OursMems || now.mems != ""
-			c.Record.Ours = c.Record.Ours || now.mems != "" || !same(now.values, memoryqos.Values{})
+			c.Record.WrittenMems = c.Record.WrittenMems || now.mems != ""
+			c.Record.Written = c.Record.Written || now.mems != "" || !sameValues(now.values, memoryqos.Values{})
 		}
-		if now.ours = c.Record.Ours; now.ours && !(was.ours && sameTarget(was.target(before.driver), now.target(after.driver))) {
+		if now.written = c.Record.Written; now.written && !(was.written && sameTarget(was.target(before.driver), now.target(after.driver))) {
 			out.Files = append(out.Files, now.target(after.driver))
 		}
 	}
 	l.publishEnded(before, after)
 }
 
-// publishEnded ends what was derived for containers that live no more.
+// publishEnded adds the effects of containers that no longer live.
 func (l *Ledger) publishEnded(before, after *derived) {
 	out := &l.step.effects
 	for i := range before.runs {
@@ -108,17 +108,17 @@ func (l *Ledger) publishEnded(before, after *derived) {
 		if was.id == "" || after.run(was.id, i).id != "" {
 			continue
 		}
-		out.HighChanged = out.HighChanged || was.watched != watched{}
+		out.HighChanged = out.HighChanged || was.guarded != guarded{}
 		if was.cgroup != "" {
-			out.Over = append(out.Over, was.cgroup)
+			out.Removed = append(out.Removed, was.cgroup)
 		}
-		if was.ours {
+		if was.written {
 			out.Ended = append(out.Ended, was.cgroup)
 		}
 	}
 }
 
-// run is what was derived for a living container, where it is probably in a place of the list; the zero value where there is none.
+// run returns what was derived for a living container, probably at index place; the zero value if there is none.
 func (d *derived) run(id string, place int) *derivedRun {
 	if place < len(d.runs) && d.runs[place].id == id {
 		return &d.runs[place]
@@ -131,30 +131,30 @@ func (d *derived) run(id string, place int) *derivedRun {
 	return &derivedRun{}
 }
 
-// isCorrection reports whether a better source has corrected a container's request. Claims are no source, and a new configuration may
-// ask others.
+// isCorrection reports whether a better source has corrected a container's request. Claims do not count as a source, and after a reload
+// other sources may be asked.
 func (l *Ledger) isCorrection(was, now *derivedRun) bool {
-	return was.request != now.request && was.asked == now.asked && !l.step.syncAll &&
+	return was.request != now.request && was.basis == now.basis && !l.step.syncAll &&
 		was.request.Source != memoryqos.SourceClaim && now.request.Source != memoryqos.SourceClaim
 }
 
-// toSync reports whether the runtime's record of a container is to be compared with what it should be. Synchronize has found out by
-// itself.
-func (l *Ledger) toSync(c *container, now *derivedRun, changed bool) bool {
-	if c.Phase == Creating || slices.Contains(l.step.answered, c) || l.step.all && !l.step.syncAll || !changed && !c.Record.Resend && !l.step.syncAll {
+// needsSync reports whether the runtime's record of a container is outdated. Synchronize finds that out itself.
+func (l *Ledger) needsSync(c *container, now *derivedRun, changed bool) bool {
+	if c.Phase == Creating || slices.Contains(l.step.synced, c) || l.step.all && !l.step.syncAll || !changed && !c.Record.Resend && !l.step.syncAll {
 		return false
 	}
-	_, lacks := c.lacks(now)
+	_, lacks := c.syncUpdate(now)
 	return lacks
 }
 
-// Parents are a kubepods cgroup with the QoS classes' below it that have pods. A node has one, unless kubelets share it.
+// Parents are a kubepods cgroup and the QoS cgroups below it that have pods. A node has one kubepods cgroup, unless several kubelets share
+// the node.
 type Parents struct {
 	Kubepods, Burstable, System, SystemBurstable string
 	Driver                                       cgroup.Driver
 }
 
-// Targets are what all cgroups should hold.
+// Targets returns what all cgroups should hold.
 func (l *Ledger) Targets() []cgroup.Target {
 	targets := make([]cgroup.Target, 0, len(l.living)+len(l.containers)+2)
 	for _, p := range l.living {
@@ -163,7 +163,7 @@ func (l *Ledger) Targets() []cgroup.Target {
 		}
 		targets = append(targets, p.derived.target())
 		for i := range p.derived.runs {
-			if r := &p.derived.runs[i]; r.ours {
+			if r := &p.derived.runs[i]; r.written {
 				targets = append(targets, r.target(p.derived.driver))
 			}
 		}
@@ -171,7 +171,7 @@ func (l *Ledger) Targets() []cgroup.Target {
 	return l.ancestors(targets)
 }
 
-// ancestors adds what the cgroups above the pods should hold.
+// ancestors appends what the cgroups above the pods should hold.
 func (l *Ledger) ancestors(targets []cgroup.Target) []cgroup.Target {
 	for _, at := range l.allParents() {
 		targets = l.parentTargets(targets, at)
@@ -179,7 +179,7 @@ func (l *Ledger) ancestors(targets []cgroup.Target) []cgroup.Target {
 	return targets
 }
 
-// allParents are the cgroups above the managed pods.
+// allParents returns the cgroups above the managed pods.
 func (l *Ledger) allParents() (levels []Parents) {
 	for _, p := range l.living {
 		if p.managed {
@@ -190,10 +190,10 @@ func (l *Ledger) allParents() (levels []Parents) {
 }
 
 func sameTarget(a, b cgroup.Target) bool {
-	return a.Cgroup == b.Cgroup && a.Driver == b.Driver && a.Mems == b.Mems && a.ByRuntime == b.ByRuntime && same(a.Values, b.Values)
+	return a.Cgroup == b.Cgroup && a.Driver == b.Driver && a.Mems == b.Mems && a.ByRuntime == b.ByRuntime && sameValues(a.Values, b.Values)
 }
 
-// addParents adds the cgroups above a pod to others.
+// addParents adds the cgroups above a pod to levels.
 func addParents(levels []Parents, path cgroup.PodPath) []Parents {
 	i := slices.IndexFunc(levels, func(at Parents) bool { return at.Kubepods == path.Kubepods })
 	if i < 0 {
@@ -211,7 +211,7 @@ func addParents(levels []Parents, path cgroup.PodPath) []Parents {
 	return levels
 }
 
-// parentTargets adds the sums above all pods of one kubepods: a node has several where kubelets share it.
+// parentTargets appends the sums of all pods below one kubepods cgroup.
 func (l *Ledger) parentTargets(targets []cgroup.Target, at Parents) []cgroup.Target {
 	sums := memoryqos.Ancestors(func(yield func(memoryqos.PodValues) bool) {
 		for _, p := range l.living {

@@ -10,31 +10,31 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Reconfigure puts a configuration in force. One that does not fit this machine is refused with Err: the old one stays, and
-// the error is shown until a good one comes.
+// Reconfigure puts a configuration into force. If it does not fit this machine, Err refuses it: the old one stays in force, and the error
+// is shown until a good one comes.
 type Reconfigure struct {
 	Config config.Resolved
 }
 
 func (e Reconfigure) apply(l *Ledger) {
-	if err := l.takeNodes(e.Config); err != nil {
+	if err := l.setNodeMap(e.Config); err != nil {
 		RejectConfig{Err: err.Error()}.apply(l)
 		l.step.effects.Err = err
 		return
 	}
-	if l.state.Resolved.Config.RolledBack == e.Config.Config.RolledBack { // else a file that is refused is so still
+	if l.state.Resolved.Config.RolledBack == e.Config.Config.RolledBack { // otherwise a refused file is still refused
 		l.state.Configured.set(l.step.now, "")
 	}
 	begins := l.state.Resolved.Config.DryRun() && !e.Config.Config.DryRun()
 	l.state.Resolved = e.Config
-	l.takeMachine()
+	l.setMachine()
 	l.noteLostClaims()
 	var all []*container
 	for _, p := range l.living {
 		if l.change(p); !p.managed {
 			continue
 		}
-		l.takeRules(p)
+		l.setRules(p)
 		for _, c := range p.containers {
 			if c.alive() {
 				c.CPUNodes = l.exclusiveCPUs(c)
@@ -44,11 +44,11 @@ func (e Reconfigure) apply(l *Ledger) {
 	}
 	l.placeAll(all)
 	for _, c := range all {
-		if begins { // to write, and the runtime may not be asked to
+		if begins { // files are written from now on, perhaps without an update of the runtime
 			l.journalFound(c)
 		}
 	}
-	l.step.all, l.step.syncAll = true, true // also when no value has changed: a dry run that ends has written none of them
+	l.step.all, l.step.syncAll = true, true // even if no value has changed: a dry run has written none
 	l.state.Counters.Reloads++
 	for _, warning := range e.Config.Warnings {
 		l.note(Warn, warning, nil, nil)
@@ -65,14 +65,14 @@ func (e RejectConfig) apply(l *Ledger) {
 	l.state.Configured.set(l.step.now, e.Err)
 }
 
-// takeNodes makes a new node map when the configuration changes it; the allocations stay where they are.
-func (l *Ledger) takeNodes(resolved config.Resolved) error {
-	aside := l.state.Claims.SetAside(resolved.Claimable, resolved.Nodes)
-	if reflect.DeepEqual(aside, l.aside) && resolved.Static == l.state.Resolved.Static && reflect.DeepEqual(resolved.Nodes, l.state.Resolved.Nodes) &&
+// setNodeMap makes a new node map if the configuration changes it. The allocations keep their nodes.
+func (l *Ledger) setNodeMap(resolved config.Resolved) error {
+	reserved := l.state.Claims.Reserved(resolved.Claimable, resolved.Nodes)
+	if reflect.DeepEqual(reserved, l.reserved) && resolved.Static == l.state.Resolved.Static && reflect.DeepEqual(resolved.Nodes, l.state.Resolved.Nodes) &&
 		reflect.DeepEqual(resolved.Manager, l.state.Resolved.Manager) {
 		return nil
 	}
-	manager, err := managerFor(resolved, aside)
+	manager, err := managerFor(resolved, reserved)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	if manager != nil {
 		manager.Observe(l.state.NodeMemory)
 	}
-	l.manager, l.aside = manager, aside
+	l.manager, l.reserved = manager, reserved
 	for _, p := range l.living {
 		l.learnRoles(p)
 	}

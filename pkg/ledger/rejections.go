@@ -9,19 +9,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Reasons of refusals that are not the memory manager's.
+// Reasons of refusals beside the Memory Manager's.
 var (
 	// BadAnnotation: an annotation of the pod is wrong and onBadAnnotation is Reject.
 	BadAnnotation = memorymanager.NewReason("BadAnnotation")
-	// NotPreferred: the pod requires its NUMA nodes and could only have more nodes than needed.
+	// NotPreferred: the pod requires its NUMA nodes, and only more nodes than needed had room.
 	NotPreferred = memorymanager.NewReason("NotPreferred")
 )
 
 // RejectionsKept is how many refused or unpinned containers a View shows.
 const RejectionsKept = 64
 
-// Refusal is a resize that was refused. The kubelet tries the very same one again every second, for as long as the pod
-// lives.
+// Refusal is a resize that was refused. The kubelet retries the same resize every second as long as the pod lives.
 type Refusal struct {
 	Rejection
 	Request memorymanager.Request
@@ -30,11 +29,11 @@ type Refusal struct {
 // cause is why a container could not be placed.
 type cause struct {
 	reason   memorymanager.Reason
-	text     string // at length, with a line for each NUMA node where the memory manager gives one
-	barredBy string // a Rejection's
+	text     string // may have a line for each NUMA node
+	barredBy string // as in Rejection
 }
 
-// reject notes a container that could not be placed as asked.
+// reject counts and stores the rejection of a container that could not be placed as requested.
 func (l *Ledger) reject(c *container, why cause, refused bool) *Rejection {
 	now, count := l.step.now, l.state.Counters.Unpinned
 	if refused = refused && !l.state.Resolved.Config.DryRun(); refused {
@@ -45,12 +44,12 @@ func (l *Ledger) reject(c *container, why cause, refused bool) *Rejection {
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
 		Reason: why.reason.String(), Text: why.text, BarredBy: why.barredBy, Refused: refused,
 	}
-	l.show(rejection)
+	l.storeRejection(rejection)
 	return &rejection
 }
 
-// show puts a rejection in front of the others, or in its own place when it is among them.
-func (l *Ledger) show(rejection Rejection) {
+// storeRejection puts a rejection first, or replaces it if it is already stored.
+func (l *Ledger) storeRejection(rejection Rejection) {
 	rejections := slices.Clone(l.state.Rejections) // views share the old ones
 	if i := slices.IndexFunc(rejections, rejection.Same); i >= 0 {
 		rejections[i] = rejection
@@ -60,8 +59,8 @@ func (l *Ledger) show(rejection Rejection) {
 	l.state.Rejections = rejections[:min(len(rejections), RejectionsKept)]
 }
 
-// refuse notes a resize that was refused. The same one again is the same rejection, with a text of today.
-func (l *Ledger) refuse(c *container, err error) *Refusal {
+// rejectResize stores a refused resize. A retry of the same resize updates the rejection and its text.
+func (l *Ledger) rejectResize(c *container, err error) *Refusal {
 	request := request(c)
 	why := l.causeOf(err)
 	if c.Refusal == nil || !slices.Equal(c.Refusal.Request, request) {
@@ -70,11 +69,11 @@ func (l *Ledger) refuse(c *container, err error) *Refusal {
 	again := *c.Refusal
 	again.Text, again.Last = why.text, l.step.now
 	again.Count++
-	l.show(again.Rejection)
+	l.storeRejection(again.Rejection)
 	return &again
 }
 
-// causeOf is why a container could not be placed: NotPreferred is the one reason that is not the memory manager's.
+// causeOf returns why a container could not be placed. Every reason is the Memory Manager's, except NotPreferred.
 func (l *Ledger) causeOf(err error) cause {
 	rejection, ok := errors.AsType[*memorymanager.Rejection](err)
 	if !ok {

@@ -118,10 +118,10 @@ func (r *replayer) start() error {
 	if file, err := checkpoint.Decode(r.file); err == nil && file.Policy == checkpoint.PolicyStatic {
 		_, _ = r.ledger.Restore(file.State) // with an error it has no allocations, and adopts what runs
 	}
-	connection := ledger.Synchronize{Known: map[string]pods.Answer{}, Found: ledger.Found{Files: map[string]ledger.Files{}}}
+	connection := ledger.Synchronize{PodInfos: map[string]pods.Answer{}, Found: ledger.Found{Files: map[string]ledger.Files{}}}
 	for _, p := range r.pods {
 		connection.Pods = append(connection.Pods, p.Pod)
-		connection.Known[p.UID] = p.known
+		connection.PodInfos[p.UID] = p.known
 		for _, c := range p.containers {
 			if c.State.Alive() {
 				connection.Containers = append(connection.Containers, *c)
@@ -380,7 +380,7 @@ func (r *replayer) create(p *runningPod, inOrder []podContainer, answers map[str
 		devices, cpus := maps.Clone(p.devices), maps.Clone(p.cpus)
 		delete(devices, c.Name)
 		delete(cpus, c.Name)
-		effects := r.event(ledger.CreateContainer{Pod: p.Pod, Container: *c, Facts: ledger.Facts{Known: p.known, Devices: devices, CPUs: cpus}})
+		effects := r.event(ledger.CreateContainer{Pod: p.Pod, Container: *c, Facts: ledger.Facts{PodInfo: p.known, Devices: devices, CPUs: cpus}})
 		var rejected *memorymanager.Rejection
 		if errors.As(effects.Err, &rejected) {
 			answers[c.Name] = containerResult{}

@@ -14,7 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// knows reports whether a pod API has this container. A pod gets ephemeral containers later.
+// knows reports whether the pod APIs have reported this container. A pod gets ephemeral containers later.
 func (p *pod) knows(container string) bool {
 	if p.Info == nil {
 		return false
@@ -23,24 +23,24 @@ func (p *pod) knows(container string) bool {
 	return ok
 }
 
-// PodFacts are the newest that the pod APIs know of a pod.
+// PodFacts has the newest data of the pod APIs about a pod.
 type PodFacts struct {
-	UID   string // Pod.Key
-	Known pods.Answer
+	UID     string // Pod.Key
+	PodInfo pods.Answer
 }
 
 func (e PodFacts) apply(l *Ledger) {
-	if p := l.pods[e.UID]; p != nil && p.managed && p.isNew(e.Known) {
-		l.learn(l.change(p), e.Known)
+	if p := l.pods[e.UID]; p != nil && p.managed && p.isNew(e.PodInfo) {
+		l.learn(l.change(p), e.PodInfo)
 	}
 }
 
-// isNew reports whether the pod APIs know something else of a pod than before.
+// isNew reports whether the pod APIs say something else about a pod than before.
 func (p *pod) isNew(known pods.Answer) bool {
 	return known.Pod != nil && p.Info != known.Pod && (p.Source != known.Source || !reflect.DeepEqual(p.Info, known.Pod))
 }
 
-// learn takes what the pod APIs know. It holds for all containers of the pod, running ones included.
+// learn takes over the data of the pod APIs for all containers of the pod, including running ones.
 func (l *Ledger) learn(p *pod, known pods.Answer) {
 	if !p.isNew(known) {
 		return
@@ -48,22 +48,21 @@ func (l *Ledger) learn(p *pod, known pods.Answer) {
 	podLevel := p.podLevel() // which may have been found by comparing limits
 	p.Info, p.Source, p.Shared = known.Pod, known.Source, false
 	l.learnRoles(p)
-	l.annotations(p)
+	l.recheckAnnotations(p)
 	if podLevel || p.podLevel() {
 		l.reallocatePod(p)
 	}
 }
 
-// learnRoles tells the memory manager the roles of a pod's containers.
+// learnRoles gives the Memory Manager the roles of a pod's containers.
 func (l *Ledger) learnRoles(p *pod) {
 	if l.manager != nil && p.Info != nil {
 		l.manager.SetRoles(p.key(), p.role)
 	}
 }
 
-// request is what a Guaranteed container asks for: its own memory limit, which equals its request, and its huge pages. Under
-// pod-level resources it is what the container asks for by itself, because the limit may be its pod's. Memory from resource
-// claims is placed by their driver.
+// request returns the request of a Guaranteed container: its own memory limit, which equals its memory request, and its huge pages. In a
+// pod with pod-level resources it is ownRequest, because the limit may be the pod's. Memory from resource claims is not included.
 func request(c *container) memorymanager.Request {
 	if p := c.pod; p.Info != nil && p.Info.PodLevel() {
 		spec, _ := p.Info.Container(c.Name)
@@ -82,7 +81,7 @@ func request(c *container) memorymanager.Request {
 	return withMemory(wanted, limit)
 }
 
-// withMemory adds bytes of ordinary memory to a request for huge pages, and sorts it.
+// withMemory adds ordinary memory to a request for huge pages, and sorts it.
 func withMemory(pages memorymanager.Request, bytes uint64) memorymanager.Request {
 	if bytes > 0 {
 		pages = append(pages, memorymanager.Amount{Type: memorymanager.Memory, Bytes: bytes})
@@ -91,7 +90,7 @@ func withMemory(pages memorymanager.Request, bytes uint64) memorymanager.Request
 	return pages
 }
 
-// pageSize reads a huge page size as CRI and OCI write it: "64KB", "2MB", "1GB".
+// pageSize parses a huge page size as CRI and OCI write it: "64KB", "2MB", "1GB".
 func pageSize(text string) (bytes uint64, ok bool) {
 	for unit, shift := range map[string]int{"KB": 10, "MB": 20, "GB": 30} {
 		if digits, found := strings.CutSuffix(text, unit); found {
@@ -102,8 +101,8 @@ func pageSize(text string) (bytes uint64, ok bool) {
 	return 0, false
 }
 
-// pagesToVerify are the sizes, in bytes, of the huge pages that a container asks for and that the kernel must have free before it
-// is created; nil where nothing is verified.
+// pagesToVerify returns the sizes in bytes of the huge pages that must be free in the kernel before a container is created; nil if nothing
+// is verified.
 func (l *Ledger) pagesToVerify(c Container) (sizes []uint64) {
 	if !l.state.Resolved.Config.VerifyHugepages {
 		return nil
@@ -116,9 +115,8 @@ func (l *Ledger) pagesToVerify(c Container) (sizes []uint64) {
 	return sizes
 }
 
-// estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:
-// their old request, within the new limit, is still nearer than an estimate from the values of the creation, and they
-// have the new one soon.
+// estimate returns the container's memory request from the best source. During a resize the pod APIs may still have the old request. Within
+// the new limit it is closer than an estimate from the values of the creation, and the APIs have the new one soon.
 func (l *Ledger) estimate(c *container) pods.Estimate {
 	if claimed, known := l.claimedEstimate(c); known {
 		return claimed
@@ -145,7 +143,7 @@ func (l *Ledger) estimate(c *container) pods.Estimate {
 	}, l.state.Resolved.Config.RequestSources...)
 }
 
-// sharedLimit is the limit that the containers of a pod share, 0 when it is not known that they do.
+// sharedLimit returns the limit that the containers of a pod share; 0 unless they are known to share one.
 func (p *pod) sharedLimit() uint64 {
 	if p.Shared && p.Info == nil {
 		return p.MemoryLimit
@@ -153,7 +151,7 @@ func (p *pod) sharedLimit() uint64 {
 	return 0
 }
 
-// findShared finds out whether the containers of a pod share its limit, and places them anew where that has changed.
+// findShared finds whether the containers of a pod share its limit, and places them again if that has changed.
 func (l *Ledger) findShared(p *pod) {
 	limited, changed := p.sharing(nil)
 	if !changed {
@@ -166,9 +164,10 @@ func (l *Ledger) findShared(p *pod) {
 	}
 }
 
-// sharing reports whether it has changed that the containers of a Guaranteed pod whose spec is not known share its limit: one has all of
-// it, and another one is there with it. Where each has a limit of its own, these add up to the pod's. Anything else says nothing: containers
-// come and go, and the limits of a container and its pod are not changed at one moment. next is a container as it would be, nil for none.
+// sharing reports whether it has changed that the containers of a Guaranteed pod share its limit, if its spec is unknown. They do if one
+// container has the whole limit and another one is present. They do not if their limits add up to the pod's. Anything else is inconclusive:
+// containers come and go, and the limits of a container and its pod do not change at one moment. next replaces the container of its name;
+// it may be nil.
 func (p *pod) sharing(next *container) (limited []*container, changed bool) {
 	if p.Info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
 		return nil, false
@@ -179,7 +178,7 @@ func (p *pod) sharing(next *container) (limited []*container, changed bool) {
 		if next != nil && next.Name == c.Name {
 			c = next
 		}
-		if c.alive() && c.Limit > 0 && (c.There || c.Phase == Creating) {
+		if c.alive() && c.Limit > 0 && (c.Present || c.Phase == Creating) {
 			limited = append(limited, c)
 			sum += min(c.Limit, ^uint64(0)-sum)
 			whole = whole || c.LimitIsPods
@@ -188,7 +187,7 @@ func (p *pod) sharing(next *container) (limited []*container, changed bool) {
 	return limited, len(limited) > 1 && whole != p.Shared && (whole || sum == p.MemoryLimit)
 }
 
-// compareLimits compares the limits of a pod's containers with the pod's, which was just said, but for those that are being changed.
+// compareLimits compares the limits of a pod's containers with the pod's new limit, except those of containers under update.
 func (p *pod) compareLimits() {
 	for _, c := range p.containers {
 		if c.Pending == nil {
@@ -197,28 +196,28 @@ func (p *pod) compareLimits() {
 	}
 }
 
-// hasPodLimit reports whether a container's limit is all of its pod's.
+// hasPodLimit reports whether a container's limit is the whole limit of its pod.
 func (c *container) hasPodLimit() bool {
 	return c.Limit > 0 && c.pod.MemoryLimit > 0 && c.Limit >= c.pod.MemoryLimit
 }
 
-// seeContainers takes what was found at the cgroups of containers.
-func (l *Ledger) seeContainers(siblings Presence) {
-	for _, at := range siblings.There {
+// recordPresence records whether containers' cgroups were present.
+func (l *Ledger) recordPresence(siblings Presence) {
+	for _, at := range siblings.Present {
 		if c := l.containers[at.ID]; c != nil {
-			c.Seen, c.There = true, true
+			c.Seen, c.Present = true, true
 		}
 	}
 	for _, at := range siblings.Gone {
 		if c := l.containers[at.ID]; c != nil && c.Revision == at.Revision {
-			c.There = false
+			c.Present = false
 		}
 	}
 }
 
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
 
-// whyNotGuaranteed names the first container that keeps a Burstable pod from being Guaranteed, where its spec is known.
+// whyNotGuaranteed names the first container that keeps a Burstable pod from being Guaranteed, if the pod's spec is known.
 func (p *pod) whyNotGuaranteed() string {
 	if p.class() != memoryqos.Burstable || p.Info == nil || p.Info.PodLevel() {
 		return ""
@@ -231,14 +230,14 @@ func (p *pod) whyNotGuaranteed() string {
 	return ""
 }
 
-// kind is the container's role; see role.
+// kind returns the container's role; see role.
 func (c *container) kind() memoryqos.Kind { return c.pod.role(c.Name) }
 
-// wishes are what the annotations of its pod wish for the container.
+// wishes returns what the pod's annotations wish for the container.
 func (c *container) wishes() config.Wishes { return c.pod.wishesOf(c.Name) }
 
-// role is how long the container runs within its pod. NRI does not say it: without a pod API every container counts as
-// an app container, so that an init container's allocation stays until its pod ends. With one, see releaseInits.
+// role returns a container's role in its pod. NRI does not report it: without a pod API every container counts as an app container, so an
+// init container keeps its allocation until its pod ends. With a pod API, see releaseInits.
 func (p *pod) role(container string) memoryqos.Kind {
 	if p.Info != nil {
 		if spec, ok := p.Info.Container(container); ok {

@@ -17,7 +17,7 @@ func TestTheSameFactsInAnotherCopy(t *testing.T) {
 	pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "web", CgroupParent: "/kubepods/burstable/poduid"}
 	container := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: Resources{MemoryLimit: &limit}}
 	facts := func(request uint64, source memoryqos.Source) PodFacts {
-		return PodFacts{UID: "uid", Known: pods.Answer{Source: source, Pod: &pods.Pod{
+		return PodFacts{UID: "uid", PodInfo: pods.Answer{Source: source, Pod: &pods.Pod{
 			Ref: pod.Ref(), Class: memoryqos.Burstable,
 			Containers: []pods.Container{{Name: "main", Kind: memoryqos.App, Request: request, Limit: uint64(limit)}},
 		}}}

@@ -42,7 +42,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 		pod.CgroupParent = parent
 		c.CgroupsPath, c.State = pod.CgroupParent+"/id", Running
 		c.Resources = Resources{Mems: mems}
-		files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
+		files := Files{Mems: &mems, Journaled: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
 		return l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{pod}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}})
 	}
 	tests := map[string]struct {
@@ -69,7 +69,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now, Reconfigure{Config: resolve(t, l, "profile: Observe")})
 				return l.Step(now, EndPod{Pod: pod, Gone: true})
 			},
-			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Over) },
+			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Removed) },
 			want: "[kubepods/burstable/poduid/id kubepods/burstable/poduid]",
 		},
 		"the runtime has the exact bytes of a limit that the file shows rounded": {
@@ -144,10 +144,10 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				a, b := container(gi), container(16*gi)
 				a.CgroupsPath, a.Resources.Unified = pod.CgroupParent+"/id", nil
 				b.ID, b.Name, b.CgroupsPath, b.Resources.Unified = "id2", "beside", pod.CgroupParent+"/id2", nil
-				l.Step(now, CreateContainer{Pod: pod, Container: a, Facts: Facts{Known: known}})
+				l.Step(now, CreateContainer{Pod: pod, Container: a, Facts: Facts{PodInfo: known}})
 				l.Step(now, StartContainer{Pod: pod, Container: a})
 				l.Step(now, Reconfigure{Config: resolve(t, l, "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted")})
-				return l.Step(now, CreateContainer{Pod: pod, Container: b, Facts: Facts{Known: known}})
+				return l.Step(now, CreateContainer{Pod: pod, Container: b, Facts: Facts{PodInfo: known}})
 			},
 			look: func(_ *Ledger, effects Effects) string {
 				texts := ""
@@ -186,7 +186,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			do: func(l *Ledger) Effects {
 				files := Files{
 					Min: of(0), Low: of(gi), High: of(cgroup.Max), Limit: of(2 * gi), Mems: new(string),
-					Ours: map[cgroup.Knob]bool{cgroup.MemoryLow: true},
+					Journaled: map[cgroup.Knob]bool{cgroup.MemoryLow: true},
 				}
 				return l.Step(time.Unix(1, 0), Synchronize{
 					Pods: []Pod{pod}, Containers: []Container{container(2 * gi)}, Found: Found{Files: map[string]Files{"id": files}},

@@ -32,7 +32,7 @@ func TestWhenAPodEnds(t *testing.T) {
 		"its cgroup is there":             {[]Event{EndPod{Pod: web}}, "4Gi sandbox-web 1"},
 		"its sandbox is removed":          {[]Event{EndPod{Pod: web}, EndPod{Pod: web}}, "4Gi sandbox-web 1"},
 		"its cgroup goes":                 {[]Event{EndPod{Pod: web}, Presence{Gone: []Place{place}}}, "nothing"},
-		"its cgroup stays":                {[]Event{EndPod{Pod: web}, Presence{There: []Place{place}}}, "4Gi sandbox-web 1"},
+		"its cgroup stays":                {[]Event{EndPod{Pod: web}, Presence{Present: []Place{place}}}, "4Gi sandbox-web 1"},
 		"it gets another sandbox":         {[]Event{EndPod{Pod: web}, RunPod{Pod: in("second")}}, "4Gi second 0"},
 		"the old one is removed":          {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: web}}, "4Gi second 0"},
 		"the new one is removed, too":     {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: web}, EndPod{Pod: in("second")}}, "4Gi second 1"},
@@ -98,9 +98,9 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 			e.Siblings.Gone = append(e.Siblings.Gone, at)
 		}
 		for _, other := range there {
-			e.Siblings.There = append(e.Siblings.There, Place{ID: "web-" + other})
+			e.Siblings.Present = append(e.Siblings.Present, Place{ID: "web-" + other})
 		}
-		for _, at := range e.Siblings.There {
+		for _, at := range e.Siblings.Present {
 			for i, gone := range e.Siblings.Gone {
 				if gone.ID == at.ID {
 					e.Siblings.Gone = append(e.Siblings.Gone[:i:i], e.Siblings.Gone[i+1:]...)
@@ -118,7 +118,7 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 	resize := func(name string, to uint64, pod *uint64) UpdateContainer {
 		bytes := int64(to)
 		return UpdateContainer{Pod: web, Container: claimed(web, name, gi).Container, To: Resources{MemoryLimit: &bytes},
-			Facts: Facts{PodLimit: pod, Siblings: Presence{There: []Place{{ID: "web-main"}, {ID: "web-side"}}}}}
+			Facts: Facts{PodLimit: pod, Siblings: Presence{Present: []Place{{ID: "web-main"}, {ID: "web-side"}}}}}
 	}
 	podLimit := func(bytes uint64) Observed { return Observed{UID: "web", ID: web.ID, Limit: bytes} }
 	const own, shared = "own", "shared"
@@ -140,9 +140,9 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 		"resized to all of the pod":            {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, of(8*gi))}, shared},
 		"what they have is the sum again":      {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), resize("side", 7*gi, of(8*gi))}, own},
 		"the pod API says otherwise": {[]Event{create("init", 8*gi), start("init"), create("main", gi, "init"), EndContainer{ID: "web-init"}, start("main"),
-			PodFacts{UID: "web", Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed,
+			PodFacts{UID: "web", PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed,
 				Containers: []pods.Container{{Name: "init", Kind: memoryqos.Init, Request: 8 * gi, Limit: 8 * gi}, {Name: "main", Request: gi, Limit: gi}}}}}}, own},
-		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{There: []Place{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
+		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{Present: []Place{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "")
@@ -175,7 +175,7 @@ func TestRolesReachAllOfAPod(t *testing.T) {
 	}}}
 	create := func(name string, known pods.Answer) CreateContainer {
 		e := claimed(web, name, 10*gi)
-		e.Known = known
+		e.PodInfo = known
 		return e
 	}
 	start := func(name string) Event {
@@ -186,7 +186,7 @@ func TestRolesReachAllOfAPod(t *testing.T) {
 	ended := EndContainer{ID: "web-init"}
 	connected := Synchronize{Pods: []Pod{web}}
 	claim := PrepareClaim{claimOf("a", []string{"p"}, on(1, gi))}
-	facts := PodFacts{UID: "web", Known: known}
+	facts := PodFacts{UID: "web", PodInfo: known}
 	unknown := []Event{create("init", pods.Answer{}), start("init"), ended, create("main", pods.Answer{}), start("main")}
 	for name, test := range map[string]struct {
 		events []Event

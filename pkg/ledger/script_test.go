@@ -96,7 +96,7 @@ func (s *script) event() Event {
 		return Synchronize{Pods: s.pods, Containers: s.alive}
 	case "create":
 		pod := s.pod(false)
-		return CreateContainer{Pod: pod, Container: s.add(Created), Facts: Facts{Known: s.known(pod)}}
+		return CreateContainer{Pod: pod, Container: s.add(Created), Facts: Facts{PodInfo: s.known(pod)}}
 	}
 	c := s.container()
 	switch s.Cmd {
@@ -107,9 +107,9 @@ func (s *script) event() Event {
 		to := s.resources()
 		c.Resources = c.Resources.Updated(to)
 		at, _ := s.l.Place(c.ID)
-		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Facts: Facts{Known: s.known(s.pod(false)), Usage: map[string]Usage{at.Cgroup: {}}}}
+		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Facts: Facts{PodInfo: s.known(s.pod(false)), Usage: map[string]Usage{at.Cgroup: {}}}}
 	case "updated":
-		return Settled{ID: c.ID}
+		return FinishUpdate{ID: c.ID}
 	case "end":
 		id := c.ID
 		s.alive = slices.DeleteFunc(s.alive, func(other Container) bool { return other.ID == id })
@@ -195,7 +195,7 @@ func (s *script) describe() Event {
 		info.Containers = append(info.Containers, c)
 	}
 	s.infos[pod.UID] = info
-	return PodFacts{UID: pod.UID, Known: s.known(pod)}
+	return PodFacts{UID: pod.UID, PodInfo: s.known(pod)}
 }
 
 func (s *script) known(pod Pod) pods.Answer {

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Snapshot is everything that the ledger remembers. It shares with the ledger what never changes, and may be encoded outside of the
-// driver's lock.
+// Snapshot returns a copy of the state. It shares with the ledger only what never changes, so it can be encoded without the driver's lock.
 func (l *Ledger) Snapshot() State {
 	s := l.state
 	s.Claims, s.Raises = maps.Clone(s.Claims), maps.Clone(s.Raises)
@@ -35,7 +34,7 @@ func (p *PodState) clone() *PodState {
 	return &copied
 }
 
-// Open returns a ledger that goes on from a snapshot, which it owns from then on.
+// Open returns a ledger that continues from a snapshot, and owns the snapshot.
 func Open(s State) (*Ledger, error) {
 	allocations, states := s.Allocations, s.Pods
 	s.Allocations, s.Pods = nil, nil
@@ -58,31 +57,31 @@ func Open(s State) (*Ledger, error) {
 		}
 		p.derived = l.derive(p)
 		for i, c := range p.containers {
-			p.derived.runs[i].ours = p.derived.runs[i].cgroup != "" && c.Record.Ours
+			p.derived.runs[i].written = p.derived.runs[i].cgroup != "" && c.Record.Written
 		}
 	}
 	return l, nil
 }
 
-// openPod has a pod of a snapshot among the living ones.
+// openPod adds a pod of a snapshot.
 func (l *Ledger) openPod(s *PodState) {
 	p := l.add(s, s.Key())
-	path, managed, _ := s.Path() // it was good when the pod came
+	path, managed, _ := s.Path() // it was valid when the pod was added
 	l.locate(p, path, managed)
 	for _, slot := range s.Slots {
-		c := p.hold(slot)
+		c := p.addContainer(slot)
 		if c.alive() {
 			l.containers[c.ID] = c
 			if c.HasClaims {
 				c.HasClaims = false
-				has, err := l.judgeClaims(c)
-				l.takeClaims(c, has, err == nil) // it had them
+				has, err := l.resolveClaims(c)
+				l.grantClaims(c, has, err == nil) // they were granted before
 			} else {
-				c.judged.names = l.state.Claims.Names(c.Claims)
+				c.grant.names = l.state.Claims.Names(c.Claims)
 			}
 		}
 	}
-	l.takeRules(p)
+	l.setRules(p)
 	p.problems = p.findProblems()
 	l.learnRoles(p)
 }

@@ -15,172 +15,174 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// State is all that a ledger remembers: facts, which are the newest that the runtime, the pod APIs, the kernel and the administrator
-// have said, and decisions, which do not follow from them. Everything else is derived (derive.go). It is plain data, and
-// encoding/json writes and reads it; ledgers with equal States behave alike.
+// State is everything that a ledger remembers: facts, which are the newest from the runtime, the pod APIs, the kernel and the
+// administrator, and decisions, which do not follow from these facts. Everything else is derived (derive.go). It is plain data for
+// encoding/json. Ledgers with equal States behave the same.
 type State struct {
-	// Resolved is the configuration in force on the machine as read last. Its JSON has these two, which all else of it follows from.
+	// Resolved is the configuration in force, with the machine as last read. Its JSON has only these two, because the rest follows from
+	// them.
 	Resolved config.Resolved
 
-	// Runtime is the one connected last, and Epoch the number of the connection; 0 when there is none.
+	// Runtime is the runtime that was connected last. Epoch is the number of the connection; 0 if there is none.
 	Runtime Runtime
 	Epoch   uint64
 	// Newest is the highest Header.Seq so far.
 	Newest uint64
 
-	// Pods are the living ones, in no order.
+	// Pods are the living pods, in no order.
 	Pods []*PodState
-	// Parents are the cgroups above managed pods, those that have ended included until the next full pass.
+	// Parents are the cgroups above managed pods. Those of ended pods are included until the next full pass.
 	Parents []Parents
-	// Claims are all that have an allocation, by UID.
+	// Claims are the allocated claims, by UID.
 	Claims claims.Prepared `json:",omitempty"`
-	// Raises are memory.high values that the stall guard had set when the plugin ended, by the ids of containers that have not been
-	// seen yet, in bytes.
+	// Raises are memory.high values in bytes that the stall guard had set when the plugin ended, by id of containers that have not been
+	// seen yet.
 	Raises map[string]uint64 `json:",omitempty"`
-	// StoppedSandboxes and EndedContainers are the last ones: a late event of theirs brings nothing back.
+	// StoppedSandboxes and EndedContainers are the last ones that ended: a late event does not add them again.
 	StoppedSandboxes, EndedContainers Recent
 
-	// Allocations are the memory manager's; nil under the policy None. They are filled in by Ledger.Snapshot.
+	// Allocations are the Memory Manager's; nil under the policy None. Only Ledger.Snapshot sets them.
 	Allocations *memorymanager.Snapshot `json:",omitempty"`
 
-	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
+	// NodeMemory is the unused and available memory of the NUMA nodes, as last sampled.
 	NodeMemory []deficit.Node `json:",omitempty"`
 
 	Rejections []Rejection `json:",omitempty"`
 	Counters   Counters
-	// Connected, Synchronized and Configured are conditions of readiness.
+	// Connected, Synchronized and Configured are the conditions of readiness.
 	Connected, Synchronized, Configured Standing
 }
 
 // PodState is a living pod.
 type PodState struct {
-	// Pod is its sandbox as the runtime named it last; Annotations are read once for each sandbox.
+	// Pod is the sandbox as last reported by the runtime. Its annotations are read once for each sandbox.
 	Pod
 	Born time.Time
-	// Sandboxes are those that have not ended, in the order of their arrival. A pod without one ends with its cgroup.
+	// Sandboxes are the sandboxes that have not ended, oldest first. A pod without one ends when its cgroup is removed.
 	Sandboxes []string
-	// Seen is set once its cgroup was observed: when that is gone later, so is the pod.
+	// Seen is set once its cgroup was observed. When the cgroup is gone later, the pod has ended.
 	Seen bool `json:",omitempty"`
-	// Seq is that of the newest event that has said what its sandbox or its limits are (Header.Seq).
+	// Seq is the Header.Seq of the newest event about its sandbox or limits.
 	Seq uint64 `json:",omitempty"`
-	// Revision moves with what its sandbox or its limits are: an older observation says nothing about them.
+	// Revision increases when its sandbox or limits change: older observations are ignored.
 	Revision uint64 `json:",omitempty"`
-	// Fresh is set for a pod that began while the plugin ran: nothing that its cgroup's files held before is ours.
+	// Fresh is set if the pod started while the plugin ran, so that the plugin had not written its cgroup's files before.
 	Fresh bool `json:",omitempty"`
-	// Info is what the pod APIs say, and Source which of them; nil while none has.
+	// Info is the pod as the pod APIs report it, nil until then. Source is the API that reported it.
 	Info   *pods.Pod `json:",omitempty"`
 	Source memoryqos.Source
-	// Shared is set once it is found, without Info, that its containers share the pod's limit.
+	// Shared is set if the containers share the pod's limit, which was found without Info.
 	Shared bool `json:",omitempty"`
-	// Slots are its containers in the order of their first appearance; ended ones stay while they have an allocation.
+	// Slots are its containers in the order of their first appearance. Ended ones are kept while they have an allocation.
 	Slots []*Slot
 }
 
-// Slot is a container of a pod by its name. It outlives its runs: what it has here stays when the container is started again.
+// Slot is a container of a pod, by its name. It outlives the container's runs and keeps its placement for the next one.
 type Slot struct {
 	Name string
 	Placement
 	Run
 }
 
-// Placement is where a container should have its memory. Only Ledger.assign writes that of a container.
+// Placement is where a container should have its memory. Only Ledger.assign writes a container's placement.
 type Placement struct {
-	// Nodes is the cpuset.mems that is desired, by us or by the kubelet; empty when not pinned.
+	// Nodes is the desired cpuset.mems, set by this plugin or by the kubelet; empty if not pinned.
 	Nodes nodeset.Set `json:",omitempty"`
-	// ByKubelet is set where the kubelet has set Nodes.
+	// ByKubelet is set if the kubelet has set Nodes.
 	ByKubelet bool `json:",omitempty"`
-	// PendingResize is what a resize asks for beyond the allocation; Nodes are all then.
+	// PendingResize is the part of a resize that is not allocated yet. Nodes are all nodes until it is.
 	PendingResize memorymanager.Request `json:",omitempty"`
 	// Pinning says how it got its nodes, or why it has none.
 	Pinning string
-	// Unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
+	// Unplaced is why it has no nodes although it asked for some; otherwise nil.
 	Unplaced *Rejection `json:",omitempty"`
-	// Refusal is the last resize that was refused; nil when none was.
+	// Refusal is the last resize that was refused; nil if none was.
 	Refusal *Refusal `json:",omitempty"`
 }
 
-// Run is a container as the runtime knows it, from its creation to its end. A container that is started again is another Run, in
-// which nothing of the last one is left.
+// Run is a container as the runtime knows it, from its creation to its end. A restart makes a new Run, which takes nothing from the last
+// one.
 type Run struct {
-	// ID is the runtime's; every run has another one.
+	// ID is the runtime's; every run has a new one.
 	ID    string
 	Phase Phase
 	Born  time.Time
-	// Cgroup is relative to the cgroup mount; "" when it cannot be determined.
+	// Cgroup is relative to the cgroup mount; "" if it cannot be determined.
 	Cgroup string
-	// Seen is set once its cgroup was observed, and There where the last look found it.
-	Seen  bool `json:",omitempty"`
-	There bool `json:",omitempty"`
-	// Unanswered is set where it was created without an answer of ours: nothing of ours was there when it was found.
+	// Seen is set once its cgroup was observed; Present is set if the last look found it.
+	Seen    bool `json:",omitempty"`
+	Present bool `json:",omitempty"`
+	// Unanswered is set if it was created without an answer of this plugin: it had none of the plugin's values when it was found.
 	Unanswered bool `json:",omitempty"`
-	// Revision moves when the runtime starts or changes the container: an older observation says nothing about it.
+	// Revision increases when the runtime starts or changes the container: older observations are ignored.
 	Revision uint64
-	// Seq is that of the newest event that has decided about it (Header.Seq).
+	// Seq is the Header.Seq of the newest event that decided about it.
 	Seq uint64 `json:",omitempty"`
 
-	// Own is set where this process runs in it.
+	// Own is set if this process runs in it.
 	Own bool `json:",omitempty"`
-	// Resources are what the kubelet asks for, and Limit is their memory limit in bytes (0: none).
+	// Resources are the kubelet's. Limit is their memory limit in bytes; 0 if there is none.
 	Resources Resources
 	Limit     uint64
-	// Earlier are the limits before it, the newest first: the updates since may all have failed. A kernel file shows any of them
-	// rounded to a page.
+	// Earlier are the limits before, newest first: the updates since may all have failed. The kernel's file shows one of them rounded to a
+	// page.
 	Earlier [4]uint64
-	// LimitIsPods is set where the limit was all of the pod's when both were said: see findShared.
+	// LimitIsPods is set if the limit was the pod's whole limit when both were reported; see findShared.
 	LimitIsPods bool `json:",omitempty"`
-	// CPUNodes are the NUMA nodes of its exclusive CPUs. That is judged when CPUs are named: it takes other containers' CPUs into account.
+	// CPUNodes are the NUMA nodes of its exclusive CPUs. They are computed when its CPUs change, because they depend on the CPUs of other
+	// containers.
 	CPUNodes nodeset.Set              `json:",omitempty"`
 	Devices  []topologymanager.Device `json:",omitempty"`
-	// Claims are the parts of resource claims that it names; nil unless the configuration enables them. Of a container that names too
-	// many none is kept, and TooManyClaims is set. HasClaims is set once it has been given all that it names.
+	// Claims are the parts of resource claims that it names; nil unless the configuration enables claims. If it names too many,
+	// TooManyClaims is set and none is kept. HasClaims is set once all are granted.
 	Claims        []claims.Ref `json:",omitempty"`
 	TooManyClaims bool         `json:",omitempty"`
 	HasClaims     bool         `json:",omitempty"`
 
-	// Pending is an update of the kubelet's that was answered and whose end has not been observed; nil outside of updates.
+	// Pending is the kubelet's update that has not ended yet; nil if there is none.
 	Pending *Pending `json:",omitempty"`
 	Record  Record
-	// FoundMems is the cpuset.mems that was observed when the container was found, or was given to it since.
+	// FoundMems is the cpuset.mems that was found when the container was, or that was set since.
 	FoundMems string `json:",omitempty"`
-	// Released is set where it had nodes from us and must not have them any more.
+	// Released is set if this plugin had set its nodes and must not any more.
 	Released bool `json:",omitempty"`
-	// Raised is the memory.high set by the stall guard; 0 when none.
+	// Raised is the memory.high set by the stall guard; 0 if none.
 	Raised uint64 `json:",omitempty"`
 	Policy Policy
 }
 
-// Pending is an update between its answer and its end.
+// Pending is an update of the kubelet's that was answered and has not ended.
 type Pending struct {
 	Since time.Time
-	// Before is what the files held: the parent cgroups carry the larger of both. nil where nothing of ours has changed.
+	// Before is what the files held: the parent cgroups carry the larger of both. It is nil if the plugin's values do not change.
 	Before *memoryqos.Values `json:",omitempty"`
 }
 
-// Record is what the runtime has in its own record of a container, by our answers and by what it shows. It writes that again at its next
-// update of the container, whatever the files hold meanwhile.
+// Record is what the runtime stores about a container, according to this plugin's answers and to what the runtime shows. At its next update
+// of the container the runtime writes that again, whatever the files hold meanwhile.
 type Record struct {
 	Values memoryqos.Values
 	Mems   string `json:",omitempty"`
-	// Unsure are the files of which the record may be another: they were in an update whose success the runtime has not
-	// reported. The answer to the next one has them again.
+	// Unsure are the files whose recorded value is uncertain: they were in an update that the runtime has not confirmed. The next answer
+	// has them again.
 	Unsure FileSet
-	// Resend is set when the runtime is to be asked again for what is unsure.
+	// Resend is set to ask the runtime again to write the unsure files.
 	Resend bool `json:",omitempty"`
-	// Ours is set once a file of the container has held, or was to hold, a value of ours, and OursMems where cpuset.mems has. Nodes that
-	// it has from somebody else are not taken away.
-	Ours     bool `json:",omitempty"`
-	OursMems bool `json:",omitempty"`
+	// Written is set once a file of the container has held, or should have held, a value of this plugin; WrittenMems is the same for
+	// cpuset.mems. Nodes that somebody else has set are kept.
+	Written     bool `json:",omitempty"`
+	WrittenMems bool `json:",omitempty"`
 }
 
-// Policy is the memory policy with which a container's process was started.
+// Policy is the memory policy that a container's process was started with.
 type Policy struct {
 	MemoryPolicy MemoryPolicy
-	// From says what it follows from, Without why there is none although there should be.
+	// From is the source of the policy. Without says why there is none although one was configured or requested.
 	From    string `json:",omitempty"`
 	Without string `json:",omitempty"`
 }
 
-// Standing is a Condition in the making; it holds while its message is empty.
+// Standing is the state of a Condition, which is true while Message is empty.
 type Standing struct {
 	Message string
 	Since   time.Time
@@ -193,12 +195,11 @@ func (s *Standing) set(now time.Time, message string) {
 	s.Message = message
 }
 
-func (s Standing) named(name string) Condition {
+func (s Standing) condition(name string) Condition {
 	return Condition{Name: name, OK: s.Message == "", Message: s.Message, Since: s.Since}
 }
 
-// Recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by. Its JSON is a list, the
-// oldest first.
+// Recent remembers the ids that were added last, each with the Header.Seq of its event. Its JSON is a list with the oldest first.
 type Recent []recentID
 
 type recentID struct {
@@ -206,7 +207,7 @@ type recentID struct {
 	Seq uint64
 }
 
-// recentSize is more sandboxes, and more containers, than a node stops within the longest time that a handler can be late.
+// recentSize is more sandboxes, and more containers, than a node stops while a handler can be late.
 const recentSize = 1024
 
 func (r *Recent) add(id string, seq uint64) {
@@ -218,59 +219,59 @@ func (r *Recent) add(id string, seq uint64) {
 	}
 }
 
-// has reports whether an id was added, with this Header.Seq or a later one.
+// has reports whether an id was added with this Header.Seq or a later one.
 func (r Recent) has(id string, since uint64) bool {
 	return slices.ContainsFunc(r, func(ended recentID) bool { return ended.Seq >= since && ended.ID == id })
 }
 
-// pod is a living pod with what follows from it.
+// pod is a living pod with its derived data.
 type pod struct {
 	*PodState
-	number int // in the order in which pods became known
-	// path is where its cgroup is; it is empty, and managed unset, for a pod outside kubepods, which is left alone.
+	number int // in the order in which pods were added
+	// path is its cgroup. A pod outside kubepods has none and is not managed.
 	path    cgroup.PodPath
 	managed bool
-	// containers are its Slots.
+	// containers are parallel to Slots.
 	containers []*container
 
-	// settings, rules, wishes and problems follow from the configuration and from Annotated.
+	// settings, rules, wishes and problems are derived from the configuration and from Annotated.
 	settings memoryqos.Settings
 	rules    config.AnnotationRules
-	wishes   map[string]config.Wishes // by container, "" for the pod, as far as they have been found
+	wishes   map[string]config.Wishes // a cache by container, "" for the pod
 	problems []config.Problem
 
 	derived *derived
-	stored  memorymanager.PodAllocations // of its last Delta
+	stored  memorymanager.PodAllocations // in its last Delta
 	changed bool                         // in this Step
 	view    *PodView
 }
 
-// key is the pod's UID; pods that no kubelet made may have none.
+// key is Pod.Key.
 func (p *pod) key() string { return p.Key() }
 
 // container is a container of a living pod.
 type container struct {
 	*Slot
-	pod    *pod
-	judged judged
+	pod   *pod
+	grant claimGrant
 }
 
-// hold gives the pod a container.
-func (p *pod) hold(s *Slot) *container {
+// addContainer adds the container of a slot to the pod.
+func (p *pod) addContainer(s *Slot) *container {
 	c := &container{Slot: s, pod: p}
 	p.containers = append(p.containers, c)
 	return c
 }
 
-// addSlot is hold of a container that is new.
+// addSlot adds a new container to the pod.
 func (p *pod) addSlot(name string) *container {
 	s := &Slot{Name: name}
 	p.Slots = append(p.Slots, s)
-	return p.hold(s)
+	return p.addContainer(s)
 }
 
-// named finds a pod's container.
-func (p *pod) named(name string) *container {
+// container returns the pod's container with a name; nil if there is none.
+func (p *pod) container(name string) *container {
 	for _, c := range p.containers {
 		if c.Name == name {
 			return c
@@ -282,16 +283,16 @@ func (p *pod) named(name string) *container {
 // alive reports whether the container holds memory, or is about to.
 func (c *container) alive() bool { return c.Phase.Alive() }
 
-// ran reports whether the container has been started.
+// ran reports whether the container's process has been started.
 func (c *container) ran() bool { return c.Phase == Running || c.Phase == Paused }
 
-// limitedTo takes a limit of the pod that was said or observed.
-func (p *pod) limitedTo(bytes uint64) {
+// setLimit sets a limit of the pod that was reported or observed.
+func (p *pod) setLimit(bytes uint64) {
 	p.MemoryLimit = bytes
 	p.Revision++
 }
 
-// setLimit gives a container another limit.
+// setLimit sets a new limit and remembers the old one in Earlier.
 func (r *Run) setLimit(limit uint64) {
 	if limit != r.Limit {
 		copy(r.Earlier[1:], r.Earlier[:])

@@ -2,11 +2,10 @@ package ledger
 
 import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 
-// SyncContainers has the runtime's record of containers follow what it should be, as that is now. Their files do not wait for the
-// runtime.
+// SyncContainers updates the runtime's record of containers to the desired values. Their files do not wait for the runtime.
 type SyncContainers struct {
 	IDs []string
-	// Usage is what the kernel shows of their cgroups.
+	// Usage is the memory of their cgroups.
 	Usage map[string]Usage
 }
 
@@ -16,15 +15,15 @@ func (e SyncContainers) apply(l *Ledger) {
 	}
 	for _, id := range e.IDs {
 		c := l.changeContainer(id)
-		if c == nil || c.Phase == Creating { // its answer is on its way
+		if c == nil || c.Phase == Creating { // the answer to its creation is under way
 			continue
 		}
 		now := l.deriveRun(c)
-		update, lacks := c.lacks(&now)
+		update, lacks := c.syncUpdate(&now)
 		if !lacks {
 			continue
 		}
-		l.answered(c, &now, update.Adjustment, c.Resources.Unified, nil)
+		l.recordAnswer(c, &now, update.Adjustment, c.Resources.Unified, nil)
 		update.Adjustment = l.withinBound(c, update.Adjustment, e.Usage)
 		if !update.Empty() {
 			l.step.effects.Updates = append(l.step.effects.Updates, update)
@@ -32,9 +31,9 @@ func (e SyncContainers) apply(l *Ledger) {
 	}
 }
 
-// withinBound has the runtime write the cpuset.mems that a running container has already, where the desired one would move more memory
-// than the configuration allows, or where that is not known. Its own record may be another one, which it would write where none is
-// named; every later answer names the nodes again.
+// withinBound keeps the present cpuset.mems of a running container if the desired one would move more memory than the configuration allows,
+// or an unknown amount. It names the present nodes in the update, because the runtime would write its own record otherwise. Every later
+// answer tries the desired nodes again.
 func (l *Ledger) withinBound(c *container, a Adjustment, usage map[string]Usage) Adjustment {
 	to, err := nodeset.Parse(a.CpusetMems)
 	used, measured := usage[c.Cgroup]
@@ -46,21 +45,21 @@ func (l *Ledger) withinBound(c *container, a Adjustment, usage map[string]Usage)
 	return a
 }
 
-// Resend is a container whose files do not hold what the runtime was asked to write, and nobody else can: the runtime is asked
-// again.
+// Resend is a container whose files do not hold what the runtime was asked to write, and that only the runtime can write. The runtime is
+// asked again.
 type Resend struct{ Cgroup string }
 
 func (e Resend) apply(l *Ledger) {
-	if at := l.at(e.Cgroup); at != nil {
+	if at := l.containerAt(e.Cgroup); at != nil {
 		c := l.changeContainer(at.ID)
 		now := l.deriveRun(c)
-		c.Record.Resend, c.Record.Unsure = true, c.Record.Unsure.also(now.adjustment())
+		c.Record.Resend, c.Record.Unsure = true, c.Record.Unsure.plus(now.adjustment())
 	}
 }
 
-// lacks is what the runtime's record of a container lacks, or may lack: with an update it writes all of its record. What may be
-// there is no reason for an update.
-func (c *container) lacks(now *derivedRun) (Update, bool) {
+// syncUpdate returns the update that the runtime's record needs, and whether it needs one. Unsure files are no reason for an update, but
+// are part of one if Resend is set.
+func (c *container) syncUpdate(now *derivedRun) (Update, bool) {
 	update := Update{ContainerID: c.ID}
 	known := Record{Values: c.Record.Values, Mems: c.Record.Mems}
 	if c.Record.Resend || !known.answer(now, Resources{}).Empty() {
@@ -69,8 +68,8 @@ func (c *container) lacks(now *derivedRun) (Update, bool) {
 	return update, !update.Empty()
 }
 
-// mems is the cpuset.mems that the container should have from us: its nodes, or all of the machine's when it had nodes from us and must
-// not any more. "" leaves it alone.
+// mems returns the cpuset.mems to set for the container: its nodes, or all nodes if this plugin had set nodes and must not any more; "" to
+// set none.
 func (l *Ledger) mems(c *container) string {
 	switch {
 	case c.ByKubelet:

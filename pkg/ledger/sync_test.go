@@ -53,7 +53,7 @@ func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
 				t.Errorf("the runtime is told %q, want %q", got, test.want)
 			}
 			want := test.want == "0"
-			if update, lacks := l.containers[c.ID].lacks(&l.containers[c.ID].pod.derived.runs[0]); lacks == want {
+			if update, lacks := l.containers[c.ID].syncUpdate(&l.containers[c.ID].pod.derived.runs[0]); lacks == want {
 				t.Errorf("the next answer has %+v", update) // it names the nodes again
 			}
 		})

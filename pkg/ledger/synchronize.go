@@ -10,40 +10,39 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// Synchronize is everything that a runtime has, in any order. Pods that are gone are freed, containers without an
-// allocation are adopted, and a Guaranteed container that was created while the plugin was away is placed. Its answer are the updates of
+// Synchronize has all pods and containers of a runtime, in any order. Pods that are gone are freed. Containers without an allocation are
+// adopted, and Guaranteed containers that were created while the plugin was away are placed. The driver answers with the updates of
 // SyncContainers.
 type Synchronize struct {
 	Pods       []Pod
 	Containers []Container
-	// Found is what the files say.
+	// Found is what the files show.
 	Found Found
-	// Known is the newest that the pod APIs know, by Pod.Key.
-	Known map[string]pods.Answer
+	// PodInfos is the newest data of the pod APIs, by Pod.Key.
+	PodInfos map[string]pods.Answer
 	Header
 }
 
-// Found is what the files say of the pods and containers that a runtime lists.
+// Found is what the files show about the pods and containers that a runtime lists.
 type Found struct {
-	// Gone are the sandboxes that have ended: they have no container and no cgroup.
+	// Gone are the ended sandboxes: they have no container and no cgroup.
 	Gone map[string]bool
-	// Seen are the cgroups of pods and containers that are there.
+	// Seen are the existing cgroups of pods and containers.
 	Seen map[string]bool
-	// PodLimits are the memory.max of the cgroups of Guaranteed pods, by sandbox, in bytes.
+	// PodLimits are the memory.max of Guaranteed pods' cgroups in bytes, by sandbox.
 	PodLimits map[string]uint64
-	// Files are those of containers, by the runtime's id.
+	// Files are the files of containers, by the runtime's id.
 	Files map[string]Files
-	// Populated are containers of which the cgroups have processes, by the runtime's id. Only those matter that it does not list: they live
-	// all the same.
+	// Populated are containers that the runtime does not list although their cgroups have processes, by the runtime's id: they still live.
 	Populated map[string]bool
 }
 
 func (e Synchronize) apply(l *Ledger) {
 	l.step.all = true
 	l.dropGone(e.Pods, e.Found)
-	sandboxes := l.takePods(e)
+	sandboxes := l.addPods(e)
 	present := make(map[string]bool, len(e.Containers))
-	var taken []*container
+	var listed []*container
 	for i := range e.Containers {
 		received := &e.Containers[i]
 		p := sandboxes[received.PodID]
@@ -55,40 +54,40 @@ func (e Synchronize) apply(l *Ledger) {
 			continue
 		}
 		present[received.ID] = true
-		taken = append(taken, l.observeFound(p, *received, e.Found))
+		listed = append(listed, l.observeFound(p, *received, e.Found))
 	}
 	for _, p := range l.living {
 		l.change(p)
 		for _, c := range slices.Clone(p.containers) {
 			if c.alive() && !present[c.ID] && !e.Found.Populated[c.ID] {
 				l.end(c)
-				l.forget(c)
+				l.dropSlot(c)
 			}
-			c.There = e.Found.Seen[c.Cgroup]
+			c.Present = e.Found.Seen[c.Cgroup]
 		}
 		p.compareLimits()
 		l.findShared(p)
 	}
-	clear(l.state.Raises) // the others have ended
-	placed := l.placeAll(taken)
-	l.correct(taken, e.Found)
+	clear(l.state.Raises) // the remaining containers have ended
+	placed := l.placeAll(listed)
+	l.correct(listed, e.Found)
 	l.state.Synchronized.set(l.step.now, "")
 	l.note(Info, "synchronized with the runtime", map[string]any{
 		"pods": len(l.living), "containers": len(l.containers), "placed": placed, "updates": len(l.step.effects.Sync),
 	}, nil)
 }
 
-// correct brings what was found to what it should have. Where the files hold that already, the runtime is not bothered,
-// whatever it shows: its record is corrected by the answer to its next update.
-func (l *Ledger) correct(taken []*container, found Found) {
+// correct asks the runtime to update the containers whose files do not hold the desired values. If the files hold them, the runtime is not
+// asked, whatever its record shows: the answer to its next update corrects the record.
+func (l *Ledger) correct(listed []*container, found Found) {
 	if l.state.Resolved.Config.DryRun() {
 		return
 	}
-	for _, c := range taken {
+	for _, c := range listed {
 		l.journalFound(c)
 		now := l.deriveRun(c)
-		_, lacks := c.lacks(&now)
-		if files, known := found.Files[c.ID]; lacks && !(known && l.holdsAll(&now, files)) {
+		_, lacks := c.syncUpdate(&now)
+		if files, known := found.Files[c.ID]; lacks && !(known && l.filesMatch(&now, files)) {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
 			if c.Unanswered {
 				l.note(Info, "a container was created without an answer of ours, and is taken in", l.fields(c), nil)
@@ -97,8 +96,8 @@ func (l *Ledger) correct(taken []*container, found Found) {
 	}
 }
 
-// holdsAll reports whether the files were read and hold all that they should, the kernel's defaults included.
-func (l *Ledger) holdsAll(now *derivedRun, files Files) bool {
+// filesMatch reports whether the files were read and hold the desired values, or the kernel's defaults where none is desired.
+func (l *Ledger) filesMatch(now *derivedRun, files Files) bool {
 	holds := func(shown, wanted *uint64, knob cgroup.Knob) bool {
 		initial := knob.Default()
 		if wanted == nil {
@@ -111,7 +110,7 @@ func (l *Ledger) holdsAll(now *derivedRun, files Files) bool {
 		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)
 }
 
-// dropGone frees the pods that the runtime no longer has and that have no processes.
+// dropGone frees the pods that the runtime no longer lists and that have no processes.
 func (l *Ledger) dropGone(pods []Pod, found Found) {
 	present := make(map[string]bool, len(pods))
 	for i := range pods {
@@ -140,9 +139,9 @@ func (l *Ledger) dropGone(pods []Pod, found Found) {
 	}
 }
 
-// takePods makes the pods known, by the ids of their sandboxes. Of several sandboxes of a pod the one with containers
-// is the living one.
-func (l *Ledger) takePods(e Synchronize) map[string]*pod {
+// addPods adds or updates the listed pods, and returns them by sandbox id. If a pod has several sandboxes, the one with containers is
+// current.
+func (l *Ledger) addPods(e Synchronize) map[string]*pod {
 	used := make(map[string]bool, len(e.Pods))
 	for i := range e.Containers {
 		used[e.Containers[i].PodID] = true
@@ -164,7 +163,7 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 	})
 	sandboxes := make(map[string]*pod, len(e.Pods))
 	for _, p := range l.living {
-		p.Sandboxes = nil // they are listed, or have ended
+		p.Sandboxes = nil // those that have not ended are listed
 	}
 	for _, received := range ordered {
 		p, err := l.podOf(*received)
@@ -177,15 +176,15 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 		}
 		sandboxes[received.ID] = p
 		if limit, ok := e.Found.PodLimits[received.ID]; ok && limit != cgroup.Max {
-			p.limitedTo(limit - min(limit, received.Overhead))
+			p.setLimit(limit - min(limit, received.Overhead))
 		}
 		p.Seen = p.Seen || e.Found.Seen[p.path.Pod]
-		l.learn(p, e.Known[p.key()])
+		l.learn(p, e.PodInfos[p.key()])
 	}
 	return sandboxes
 }
 
-// Refs are the living pods that are managed, as the pod APIs name them.
+// Refs returns the living managed pods, as the pod APIs name them.
 func (l *Ledger) Refs() []pods.Ref {
 	refs := make([]pods.Ref, 0, len(l.living))
 	for _, p := range l.living {
@@ -199,7 +198,7 @@ func (l *Ledger) Refs() []pods.Ref {
 // Connected is a runtime that has accepted the plugin.
 type Connected struct {
 	Runtime Runtime
-	// Epoch is the number of the connection, in the Header of all that comes by it; each connection has a higher one.
+	// Epoch is the number of the connection, which its events have in their Header. It increases with each connection.
 	Epoch uint64
 }
 
@@ -208,7 +207,7 @@ func (e Connected) apply(l *Ledger) {
 	l.state.Connected.set(l.step.now, "")
 }
 
-// Disconnected is a runtime that is gone, and why.
+// Disconnected is the end of a connection, and its reason.
 type Disconnected struct{ Reason string }
 
 func (e Disconnected) apply(l *Ledger) {
@@ -217,7 +216,7 @@ func (e Disconnected) apply(l *Ledger) {
 	l.state.Synchronized.set(l.step.now, "not connected to a runtime")
 }
 
-// Restore allocates what a state file has. Synchronize then releases the allocations of pods that are gone.
+// Restore restores the allocations of a state file. Synchronize then releases those of pods that are gone.
 func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport, error) {
 	if l.manager == nil {
 		return memorymanager.RestoreReport{}, nil
@@ -225,7 +224,7 @@ func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport
 	return l.manager.Restore(state, l.state.Resolved.StateTolerance)
 }
 
-// Allocations are what the Memory Manager has allocated; false under the Memory Manager policy None.
+// Allocations returns the Memory Manager's allocations; false under the policy None.
 func (l *Ledger) Allocations() (memorymanager.State, bool) {
 	if l.manager == nil {
 		return memorymanager.State{}, false

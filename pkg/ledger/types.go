@@ -13,28 +13,27 @@ type Pod struct {
 	UID, Namespace, Name string
 	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
 	CgroupParent string
-	// Annotations are as the runtime sends them; Annotated is what the plugin has read in them, nil until then (Gathered.Ask).
+	// Annotations are as the runtime sends them. Annotated is their parsed content, nil until they are read (Gathered.Ask).
 	Annotations map[string]string `json:"-"`
 	Annotated   *ReadAnnotations
-	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
+	// Overhead is the pod's RuntimeClass overhead in bytes of memory; 0 if none.
 	Overhead uint64
-	// MemoryLimit is the pod's memory limit in bytes without overhead (its own, or the sum of its containers'), 0 when none or
-	// not known.
+	// MemoryLimit is the pod's memory limit in bytes without overhead: its own, or the sum of its containers'. 0 is none or unknown.
 	MemoryLimit uint64
 }
 
-// Phase says where in its life a container is.
+// Phase is the phase of a container's life.
 type Phase int
 
 // The phases of a container.
 const (
-	// Unknown is the state of a container of which the runtime does not know it. It may run.
+	// Unknown is the phase of a container whose phase the runtime does not know. It may run.
 	Unknown Phase = iota
 	Created
 	Running
 	Paused
 	Stopped
-	// Creating is the state of a container whose creation is not reported yet. Its files are the runtime's to write.
+	// Creating is the phase until the creation is reported as done. The runtime writes the container's files.
 	Creating
 )
 
@@ -42,7 +41,7 @@ var phaseNames = [...]string{
 	Unknown: "unknown", Created: "created", Running: "running", Paused: "paused", Stopped: "stopped", Creating: "creating",
 }
 
-// String returns the state's name in lower case.
+// String returns the phase in lower case.
 func (s Phase) String() string {
 	if s < 0 || int(s) >= len(phaseNames) {
 		s = Unknown
@@ -50,7 +49,7 @@ func (s Phase) String() string {
 	return phaseNames[s]
 }
 
-// Alive reports whether a container in this state holds memory, or is about to.
+// Alive reports whether a container in this phase holds memory, or is about to.
 func (s Phase) Alive() bool { return s != Stopped }
 
 // Container is a container as the runtime knows it.
@@ -65,10 +64,10 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
-	// Claims are the parts of resource claims that it uses. More than claims.MostRefs are too many, however many they are.
+	// Claims are the parts of resource claims that it names. More than claims.MostRefs are too many, whatever their number.
 	Claims []claims.Ref
-	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
-	// the driver, which finds out what they are; a Step reads Devices only.
+	// DeviceNodes and CDIDevices are from the container's spec. PCIDevices is set if its environment names PCI devices. The driver uses
+	// them to find Devices; a Step reads only Devices.
 	DeviceNodes []DeviceNode `json:"-"`
 	CDIDevices  []string     `json:"-"`
 	PCIDevices  bool         `json:"-"`
@@ -78,7 +77,7 @@ type Container struct {
 
 // DeviceNode is a device node in a container's spec.
 type DeviceNode struct {
-	// Path is where the container has it.
+	// Path is the path in the container.
 	Path string
 	// Block is set for a block device; others are character devices.
 	Block        bool
@@ -87,21 +86,21 @@ type DeviceNode struct {
 
 // Resources is what the kubelet asks for a container, through CRI.
 type Resources struct {
-	// MemoryLimit is in bytes; nil when the request does not name it, 0 or less means no limit.
+	// MemoryLimit is in bytes. nil if the request does not name it; 0 or less is no limit.
 	MemoryLimit *int64
-	// OOMScoreAdj is nil when the request does not name it.
+	// OOMScoreAdj is nil if the request does not name it.
 	OOMScoreAdj *int64
 	// CPUs and Mems are cpuset.cpus and cpuset.mems in the kernel's list format.
 	CPUs, Mems string
-	// CPUShares is the CPU weight in cgroup v1's unit (1024 for a CPU); nil when the request does not name it. It
-	// separates exclusive CPUs from shared ones.
+	// CPUShares is the CPU weight in cgroup v1's unit (1024 for a CPU); nil if the request does not name it. It distinguishes exclusive
+	// CPUs from shared ones.
 	CPUShares *uint64
 	// Hugepages are the limits per page size.
 	Hugepages []HugepageLimit
 	// Unified are the cgroup v2 files that the kubelet sets by name, for example "memory.high".
 	Unified map[string]string
-	// OOMGroup is memory.oom.group, which the kubelet sets by name, too; "" where the request does not name it, the runtime does not show
-	// what it names, or the container was there before.
+	// OOMGroup is memory.oom.group, which the kubelet also sets by name. It is "" if the request does not name it, if the runtime does not
+	// show it, or if the container was found.
 	OOMGroup string `json:",omitempty"`
 }
 
@@ -113,9 +112,9 @@ type HugepageLimit struct {
 	Limit uint64
 }
 
-// Adjustment is what the agent changes of a container. The zero value changes nothing.
+// Adjustment is what the agent changes in a container. The zero value changes nothing.
 type Adjustment struct {
-	// CpusetMems is the field linux.resources.cpu.mems; "" leaves it.
+	// CpusetMems is the field linux.resources.cpu.mems; "" does not change it.
 	CpusetMems string
 	// Unified are cgroup v2 files by name: memory.min, memory.low, memory.high, memory.oom.group.
 	Unified map[string]string
@@ -123,26 +122,26 @@ type Adjustment struct {
 	MemoryPolicy MemoryPolicy
 }
 
-// Empty reports whether nothing is changed.
+// Empty reports whether the adjustment changes nothing.
 func (a Adjustment) Empty() bool {
 	return a.CpusetMems == "" && len(a.Unified) == 0 && a.MemoryPolicy == MemoryPolicy{}
 }
 
-// Update is an adjustment of a container that exists.
+// Update is an adjustment of an existing container.
 type Update struct {
 	ContainerID string
 	Adjustment
 }
 
-// Runtime is what the agent has to know about the runtime at the other end of the socket.
+// Runtime describes the runtime at the other end of the socket.
 type Runtime struct {
-	// Name and Version as the runtime registered, for example "containerd" and "v2.4.2".
+	// Name and Version are as the runtime registered, for example "containerd" and "v2.4.2".
 	Name, Version string
-	// NRIVersion is the version of NRI inside the runtime, "" when it does not say.
+	// NRIVersion is the version of NRI in the runtime; "" if unknown.
 	NRIVersion string
-	// ReplyUnified is set when the runtime applies unified keys in the reply to UpdateContainer (CRI-O ≤ 1.35 drops them);
-	// where it is not, the agent writes the container's cgroup files itself.
+	// ReplyUnified is set if the runtime applies unified keys in the reply to UpdateContainer. CRI-O ≤ 1.35 drops them, so the agent
+	// writes the container's cgroup files itself.
 	ReplyUnified bool
-	// MemoryPolicies is set when the runtime applies a memory policy to a new container.
+	// MemoryPolicies is set if the runtime applies a memory policy to a new container.
 	MemoryPolicies bool
 }

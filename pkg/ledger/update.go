@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// UpdateContainer is the kubelet's change of a container's resources (in-place resize). It is answered with what has to
-// change of ours; an empty answer is nothing.
+// UpdateContainer is the kubelet's change of a container's resources (in-place resize). The answer has what this plugin changes with it,
+// and may be empty.
 type UpdateContainer struct {
 	Pod       Pod
 	Container Container
@@ -19,7 +19,7 @@ type UpdateContainer struct {
 func (e UpdateContainer) apply(l *Ledger) {
 	out := &l.step.effects
 	limit := e.podLimit(e.Pod)
-	p := l.podFor(e.Pod, e.Known, limit)
+	p := l.podFor(e.Pod, e.PodInfo, limit)
 	if p == nil {
 		return
 	}
@@ -28,17 +28,17 @@ func (e UpdateContainer) apply(l *Ledger) {
 		if !e.Container.State.Alive() || p.check(e.Container) != nil {
 			return
 		}
-		if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
+		if out.Err = l.overtaken(p.container(e.Container.Name), e.Container.ID); out.Err != nil {
 			return
 		}
-		c = l.takeIn(p, e.Container, e.Files)
+		c = l.addMissed(p, e.Container, e.Files)
 	} else if out.Err = l.overtaken(c, c.ID); out.Err != nil {
 		return
 	}
-	l.seeContainers(e.Siblings)
+	l.recordPresence(e.Siblings)
 	old, asked, before := *c.Slot, request(c), c.promised(l.deriveRun(c).qos)
 	next := l.updated(c, e.To, limit)
-	if _, changed := p.sharing(next); changed { // nobody decides about its containers any more, or they are placed for the first time
+	if _, changed := p.sharing(next); changed {
 		c.Run = next.Run
 		l.findShared(p)
 		next = c
@@ -59,7 +59,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		return
 	}
 	c.Pending = &Pending{Since: l.step.now}
-	if !same(before, now.qos) {
+	if !sameValues(before, now.qos) {
 		c.Pending.Before = &before
 	}
 	adjustment := c.Record.answer(&now, e.To)
@@ -67,25 +67,25 @@ func (e UpdateContainer) apply(l *Ledger) {
 	if !adjustment.Empty() || moved {
 		out.Decision = c.decision(&now)
 	}
-	l.answered(c, &now, adjustment, e.Container.Resources.Unified, e.To.Unified)
+	l.recordAnswer(c, &now, adjustment, e.Container.Resources.Unified, e.To.Unified)
 	adjustment = l.withinBound(c, adjustment, e.Usage)
 	if !l.state.Runtime.ReplyUnified {
-		// The runtime would drop them: the files are written after it has done its part.
+		// The runtime would drop them. The agent writes the files after the update.
 		adjustment.Unified = nil
 	}
 	out.Answer = adjustment
 }
 
-// updated is a container as it would be after an update, where it is now.
+// updated returns the container as it would be after an update, in its present place.
 func (l *Ledger) updated(c *container, to Resources, podLimit *uint64) *container {
 	slot := *c.Slot
-	next := &container{Slot: &slot, pod: c.pod, judged: c.judged}
+	next := &container{Slot: &slot, pod: c.pod, grant: c.grant}
 	next.Revision++
 	next.Seq = l.step.seq
 	next.Resources = c.Resources.Updated(to)
-	if limit := to.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
+	if limit := to.MemoryLimit; limit != nil && *limit != 0 { // in CRI 0 keeps the limit
 		next.setLimit(limitOf(limit))
-		next.LimitIsPods = podLimit != nil && next.hasPodLimit() // the pod's may be that of before, else
+		next.LimitIsPods = podLimit != nil && next.hasPodLimit() // otherwise the pod's may be an old one
 	}
 	if next.Resources.CPUs != c.Resources.CPUs || to.CPUShares != nil {
 		next.CPUNodes = l.exclusiveCPUs(next)
@@ -93,7 +93,7 @@ func (l *Ledger) updated(c *container, to Resources, podLimit *uint64) *containe
 	return next
 }
 
-// Updated lays a request over what a container has: what it does not name stays.
+// Updated returns the resources after a request. What the request does not name is kept.
 func (have Resources) Updated(to Resources) Resources {
 	if to.MemoryLimit != nil && *to.MemoryLimit != 0 {
 		have.MemoryLimit = to.MemoryLimit
@@ -116,7 +116,7 @@ func (have Resources) Updated(to Resources) Resources {
 	return have
 }
 
-// FailUpdate is an update whose answer was an error: what the files show next is right. Its Header is the update's.
+// FailUpdate is an update that was answered with an error: the files then show the real values. Its Header is the update's.
 type FailUpdate struct {
 	ID string
 	Header
@@ -128,14 +128,14 @@ func (e FailUpdate) apply(l *Ledger) {
 	}
 }
 
-// Settled is an update of the kubelet's that the runtime has applied: from now on the files should hold what is desired.
-// Without an ID these are all whose end the runtime has not reported in time.
-type Settled struct {
+// FinishUpdate is an update of the kubelet's that the runtime has applied: from now on the files should hold the desired values. Without an
+// ID it finishes all updates whose end the runtime has not reported in time.
+type FinishUpdate struct {
 	ID string
 	Header
 }
 
-func (e Settled) apply(l *Ledger) {
+func (e FinishUpdate) apply(l *Ledger) {
 	if e.ID != "" {
 		if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
 			c.Record.Unsure = FileSet{}
@@ -153,17 +153,17 @@ func (e Settled) apply(l *Ledger) {
 	}
 }
 
-// endUpdate is the end of an update, whatever came of it: the runtime may have written its record.
+// endUpdate ends an update, applied or failed: either way the runtime may have written its record.
 func (l *Ledger) endUpdate(c *container) {
 	c.Pending = nil
-	l.look(c)
+	l.readLimit(c)
 	l.journalRecord(c)
 }
 
-// Applied is the end of updates that the runtime was asked for, whatever came of them.
-type Applied struct{ IDs []string }
+// FinishUnsolicited is the end of unsolicited updates that were sent to the runtime, applied or failed.
+type FinishUnsolicited struct{ IDs []string }
 
-func (e Applied) apply(l *Ledger) {
+func (e FinishUnsolicited) apply(l *Ledger) {
 	for _, id := range e.IDs {
 		if c := l.containers[id]; c != nil {
 			l.journalRecord(c)

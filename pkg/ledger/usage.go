@@ -8,24 +8,23 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Usage is what the kernel shows of a cgroup.
+// Usage is the memory of a cgroup, as the kernel shows it.
 type Usage struct {
-	// Mapped is where it has memory that a write of cpuset.mems can move, and Unread why that is not known.
+	// Mapped is the memory that a write of cpuset.mems can move, by node. Unread says why it is unknown.
 	cgroup.Mapped
 	Unread string
-	// Mems is its cpuset.mems; "" where it has none of its own.
+	// Mems is its cpuset.mems; "" if it has none of its own.
 	Mems string
-	// Gone is set where the cgroup is not there: what has none has no pages.
+	// Gone is set if the cgroup does not exist, and so has no memory.
 	Gone bool
 }
 
-// allows reports whether a write of cpuset.mems moves no more than so many bytes.
+// allows reports whether a write of cpuset.mems moves at most most bytes.
 func (u *Usage) allows(to nodeset.Set, most uint64) bool {
 	return u.Gone || most == math.MaxUint64 && u.Unread != "" || u.Unread == "" && u.Migration(to).Bytes <= most
 }
 
-// NodeMemorySampled is what the kernel has shown of the NUMA nodes: what is allocated and unused on them, and available; none when that is
-// not known.
+// NodeMemorySampled is the memory of the NUMA nodes that is allocated and unused, and available. Nodes is empty if it is unknown.
 type NodeMemorySampled struct{ Nodes []deficit.Node }
 
 func (e NodeMemorySampled) apply(l *Ledger) {
@@ -34,8 +33,8 @@ func (e NodeMemorySampled) apply(l *Ledger) {
 	}
 }
 
-// at is the living container with a cgroup; nil where there is none.
-func (l *Ledger) at(cgroup string) *container {
+// containerAt returns the living container with a cgroup; nil if there is none.
+func (l *Ledger) containerAt(cgroup string) *container {
 	for _, c := range l.containers {
 		if c.Cgroup == cgroup {
 			return c

@@ -16,40 +16,39 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// View is a consistent picture of the agent's state. It never changes after it was taken; its parts are shared between
-// views and must not be written to.
+// View is a consistent snapshot of the agent's state. It is never modified; views share parts, which must not be written to.
 type View struct {
 	Taken time.Time
-	// Generation is another one than that of the View before where they differ in more than Taken and NodeMemory.
+	// Generation differs from the last View's if anything but Taken and NodeMemory has changed.
 	Generation uint64
-	// Runtime is the one connected last; its Name is empty before the first.
+	// Runtime is the runtime that was connected last; its Name is empty before the first connection.
 	Runtime Runtime
 	// Config is the configuration in force.
 	Config config.Resolved
 	// Nodes is the node map; empty under the Memory Manager policy None.
 	Nodes []memorymanager.NodeState
-	// Ancestors are what the cgroups above the pods should hold, kubepods first; none without pods.
+	// Ancestors are what the cgroups above the pods should hold, kubepods first; empty without pods.
 	Ancestors []cgroup.Target
 	// Pods are sorted by namespace, name and UID.
 	Pods []*PodView
-	// Claimable is what resource claims may have and have, by node and type; nil unless the configuration enables them. Claims are
-	// those that have an allocation.
+	// Claimable is what resource claims may have and have, by node and type; nil unless the configuration enables claims. Claims are the
+	// allocated claims.
 	Claimable []claims.Capacity
 	Claims    []claims.Claim
 	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []Rejection
-	// NodeMemory says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
+	// NodeMemory says whether the nodes still have the memory that is allocated, as last sampled; nil before the first sample.
 	NodeMemory *deficit.Sample
-	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config; and rollback while it is rolled back.
+	// Conditions say whether the agent works: connected, synchronized, checkpoint, config; and rollback while it is rolled back.
 	Conditions []Condition
 }
 
-// Synchronized reports whether the runtime has said which containers live.
+// Synchronized reports whether the runtime has reported its containers.
 func (v *View) Synchronized() bool {
 	return slices.ContainsFunc(v.Conditions, func(c Condition) bool { return c.Name == ConditionSynchronized && c.OK })
 }
 
-// Kubepods is the cgroup of the top level, "" without pods.
+// Kubepods returns the top cgroup of the pods; "" without pods.
 func (v *View) Kubepods() string {
 	if len(v.Ancestors) == 0 {
 		return ""
@@ -57,7 +56,7 @@ func (v *View) Kubepods() string {
 	return v.Ancestors[0].Cgroup
 }
 
-// Containers are those of all pods, with their pods.
+// Containers iterates over the containers of all pods.
 func (v *View) Containers() iter.Seq2[*PodView, *ContainerView] {
 	return func(yield func(*PodView, *ContainerView) bool) {
 		for _, pod := range v.Pods {
@@ -70,35 +69,35 @@ func (v *View) Containers() iter.Seq2[*PodView, *ContainerView] {
 	}
 }
 
-// PodView is a living pod. Its JSON, and that of a container, is a part of status: values that are not set are absent.
+// PodView is a living pod. Its JSON and its containers' are part of status; unset values are absent.
 type PodView struct {
 	Namespace string             `json:"namespace"`
 	Name      string             `json:"name"`
 	UID       string             `json:"uid"`
 	Class     memoryqos.QOSClass `json:"qosClass"`
-	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is left alone.
+	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is not managed.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Fresh is set for a pod that began while a runtime was connected: nothing of it was missed.
+	// Fresh is set if the pod started while a runtime was connected, so that no event of it was missed.
 	Fresh bool `json:"-"`
 	// Values are what the pod's own cgroup should hold.
 	memoryqos.Values
-	// Request is the pod's own (spec.resources), in bytes; nil when it has none that is known.
+	// Request is the pod's own request (spec.resources) in bytes; nil if it has none or it is unknown.
 	Request *uint64 `json:"-"`
 	// Blocks are the pod's own allocation, with PerNode; nil without pod-level resources. Its containers' are parts of it,
 	// without PerNode, and may overlap.
 	Blocks []memorymanager.Block `json:"blocks,omitempty"`
 	// Containers are in the order of their first appearance, ended ones that keep an allocation included.
 	Containers []ContainerView `json:"containers"`
-	// Problems say what is wrong with annotations, which they name.
+	// Problems say what is wrong with the pod's annotations.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
+// Is reports whether pod is this pod's namespace/name, its name alone, or its UID.
 func (v *PodView) Is(pod string) bool {
 	return pod == v.UID || pod == v.Name || pod == v.Namespace+"/"+v.Name
 }
 
-// Share is what the pod may count on, in bytes: its own request or else its containers', or memory.min or memory.low where that is more.
+// Share returns the bytes that the pod may count on: its own request or else its containers', or memory.min or memory.low if that is more.
 func (v *PodView) Share() (bytes uint64) {
 	if v.Request != nil {
 		bytes = *v.Request
@@ -118,52 +117,52 @@ type ContainerView struct {
 	Cgroup string         `json:"cgroup,omitempty"`
 	Kind   memoryqos.Kind `json:"kind"`
 	State  Phase          `json:"-"`
-	// Nodes is the cpuset.mems that the container has from us or from the kubelet; empty when it is not pinned.
+	// Nodes is the container's cpuset.mems, set by this plugin or by the kubelet; empty if it is not pinned.
 	Nodes nodeset.Set `json:"numaNodes,omitempty"`
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string `json:"pinning,omitempty"`
-	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known, and PolicySource what it
-	// follows from; NoPolicy is why it has none although one is configured or asked for.
+	// MemoryPolicy is the NUMA memory policy that its process was started with, if known. PolicySource is the policy's source. NoPolicy
+	// says why it has none although one is configured or requested.
 	MemoryPolicy string `json:"memoryPolicy,omitempty"`
 	PolicySource string `json:"memoryPolicySource,omitempty"`
 	NoPolicy     string `json:"noMemoryPolicy,omitempty"`
-	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
+	// Unplaced is why a living container has no nodes although it asked for some; otherwise nil.
 	Unplaced *Rejection `json:"-"`
 	// Blocks are its allocations, with PerNode: its claims', or the Memory Manager's.
 	Blocks []memorymanager.Block `json:"blocks,omitempty"`
 	// Estimate is the memory request with its source and error bound.
 	pods.Estimate
-	// Limit is 0 when there is none.
+	// Limit is 0 if there is none.
 	Limit uint64 `json:"limit,omitempty"`
-	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
+	// Values are the result of Memory QoS. Raised is the memory.high that the stall guard has set instead; 0 if none.
 	memoryqos.Values
 	Raised uint64 `json:"memoryHighRaised,omitempty"`
-	// PendingResize is what a resize asks for beyond the blocks and could not be allocated yet; nil when nothing is missing. Its nodes are all
-	// until then.
+	// PendingResize is the part of a resize that could not be allocated yet; nil if nothing is missing. Nodes are all nodes until it is
+	// allocated.
 	PendingResize memorymanager.Request `json:"pendingResize,omitempty"`
-	// Claims are its resource claims, as NAMESPACE/NAME, and Claimed what they allocate for it alone: nil where it shares one with
-	// another container.
+	// Claims are its resource claims, as NAMESPACE/NAME. Claimed is what they allocate for it alone; nil if it shares one with another
+	// container.
 	Claims  []string              `json:"claims,omitempty"`
 	Claimed memorymanager.Request `json:"claimed,omitempty"`
-	// CPUs are how many of its exclusive CPUs each NUMA node has.
+	// CPUs is the number of its exclusive CPUs on each NUMA node.
 	CPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
-	// Farther says how its memory is farther than need be from its CPUs and devices on NUMA nodes that are not in the node map; empty where it
-	// is not.
+	// Farther says how its memory is farther than necessary from its CPUs and devices on NUMA nodes that are not in the node map;
+	// otherwise empty.
 	Farther string `json:"farther,omitempty"`
-	// Unanswered is set when it has values or nodes from us, and was created without our answer: while nobody answered, or before the
-	// plugin came.
+	// Unanswered is set if it should have values or nodes of this plugin, and was created without an answer: before the plugin started, or
+	// while it did not answer.
 	Unanswered bool `json:"unanswered,omitempty"`
-	// Shared is set when its blocks are what it shares with others of its pod's allocation.
+	// Shared is set if its blocks are the part of its pod's allocation that it shares with other containers.
 	Shared bool `json:"-"`
 }
 
-// AllocatedOn are the NUMA nodes of its blocks.
+// AllocatedOn returns the NUMA nodes of its blocks.
 func (c *ContainerView) AllocatedOn() nodeset.Set { return nodesOf(c.Blocks) }
 
-// AboveClaim says how the container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
-// claim, or has none.
+// AboveClaim says by how much the container's memory limit is above what its own claims allocate. It is "" if the limit is not above, or if
+// the container has no claims or shares one.
 func (c *ContainerView) AboveClaim() string {
 	if claimed := c.Claimed.Of(memorymanager.Memory); claimed > 0 {
 		return claims.LimitAbove(c.Limit, claimed)
@@ -173,8 +172,8 @@ func (c *ContainerView) AboveClaim() string {
 
 // Rejection is a container that was refused, or that runs unpinned because it could not be placed.
 type Rejection struct {
-	// At is the first time, Last the last one, Count how often the same was tried. Only a refused resize is tried again as
-	// the same rejection; each try to create a container is one of its own.
+	// At is the first time, Last the last one, Count the number of tries. Only a retried resize counts as the same rejection; each try to
+	// create a container is a new one.
 	At        time.Time `json:"time"`
 	Last      time.Time `json:"last"`
 	Count     int       `json:"count"`
@@ -184,11 +183,12 @@ type Rejection struct {
 	Container string    `json:"container"`
 	// Reason is one of memorymanager's, or one of this package's.
 	Reason string `json:"reason"`
-	// Text says why, without the container's name; it may have more lines.
+	// Text says why, without the container's name. It may have several lines.
 	Text string `json:"text"`
-	// BarredBy names containers that keep this one from NUMA nodes with room, for who runs the node: they may be in other namespaces.
+	// BarredBy names the containers that keep this one from NUMA nodes with room. They may be in other namespaces, so it is for
+	// administrators.
 	BarredBy string `json:"barredBy,omitempty"`
-	// Refused is unset when the container runs all the same, unpinned.
+	// Refused is false if the container runs unpinned instead.
 	Refused bool `json:"refused"`
 }
 
@@ -201,7 +201,7 @@ func (r Rejection) Why() string {
 	return why
 }
 
-// Same reports whether both are the same rejection, however often it was tried.
+// Same reports whether both are the same rejection, whatever their Count.
 func (r Rejection) Same(other Rejection) bool {
 	return r.At.Equal(other.At) && r.UID == other.UID && r.Container == other.Container && r.Reason == other.Reason
 }
@@ -215,11 +215,11 @@ const (
 	ConditionRollback     = "rollback"
 )
 
-// Condition is one thing that must be so for the agent to be ready.
+// Condition is one thing that must be true for the agent to be ready.
 type Condition struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Message says why not.
+	// Message says why it is not true.
 	Message string    `json:"message,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 }

@@ -13,11 +13,11 @@ import (
 var kinds = func() map[string]reflect.Type {
 	named := map[string]reflect.Type{}
 	for _, event := range []ledger.Event{
-		ledger.AbandonContainer{}, ledger.Applied{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
+		ledger.AbandonContainer{}, ledger.FinishUnsolicited{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
 		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{},
 		ledger.NodeMemorySampled{}, ledger.Observed{}, ledger.PodFacts{}, ledger.PrepareClaim{},
 		ledger.Presence{}, ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{},
-		ledger.Settled{}, ledger.StartContainer{}, ledger.SyncContainers{}, ledger.Synchronize{}, ledger.UnprepareClaim{}, ledger.UpdateContainer{},
+		ledger.FinishUpdate{}, ledger.StartContainer{}, ledger.SyncContainers{}, ledger.Synchronize{}, ledger.UnprepareClaim{}, ledger.UpdateContainer{},
 		ledger.UpdatePod{},
 	} {
 		named[kindOf(event)] = reflect.TypeOf(event)

@@ -241,7 +241,7 @@ func TestEventsThatFindTheQueueFull(t *testing.T) {
 	}
 	recorded := uint64(queueSize - 1) // the other one is the beginning
 	go d.run()
-	for d.step(ledger.Settled{}); d.gap; d.step(ledger.Settled{}) {
+	for d.step(ledger.FinishUpdate{}); d.gap; d.step(ledger.FinishUpdate{}) {
 		runtime.Gosched() // until there is room
 	}
 	d.create("later", gi)
@@ -477,7 +477,7 @@ func TestTheFolderIsRemoved(t *testing.T) {
 	must(t, os.Rename(away, d.dir))
 	d.now = d.now.Add(retryInterval)
 	for range 10 {
-		d.step(ledger.Settled{})
+		d.step(ledger.FinishUpdate{})
 		d.drained()
 		d.now = d.now.Add(retryInterval)
 	}
@@ -500,7 +500,7 @@ func FuzzReplay(f *testing.F) {
 	header, events, _ := strings.Cut(text(f, d.files()[0]), "\n")
 	f.Add(events)
 	f.Add("{}\n")
-	f.Add(`{"n":1,"at":"2026-01-01T00:00:00Z","kind":"Settled","event":{"IDs":[]}}` + "\n")
+	f.Add(`{"n":1,"at":"2026-01-01T00:00:00Z","kind":"FinishUpdate","event":{"IDs":[]}}` + "\n")
 	f.Add(`{"n":1,"at":"2026-01-01T00:00:00Z","kind":"Presence","event":{"Gone":[{"UID":"x"}]},"outcome":{}}` + "\n")
 	located := regexp.MustCompile(`^recording:[0-9]+: `)
 	f.Fuzz(func(t *testing.T, events string) {
