@@ -26,20 +26,20 @@ type device struct {
 	} `json:"containerEdits"`
 }
 
-// version is the first with annotations.
+// version is the first CDI version with annotations.
 const version = "0.6.0"
 
-// record is the annotation with the whole claim.
-const record = "memory.noderesource.dev/claim"
+// claimAnnotation is the annotation that holds the whole claim.
+const claimAnnotation = "memory.noderesource.dev/claim"
 
-// Specification is the CDI specification that has the runtime know a claim's devices, of a driver's name. It is the record of what is
-// allocated for the claim, too.
+// Specification returns the CDI specification that tells the runtime a claim's devices. It also stores the claim's allocation for a
+// restart.
 func Specification(claim Claim, driver string) ([]byte, error) {
 	whole, err := json.Marshal(claim)
 	if err != nil {
 		return nil, err
 	}
-	spec := specification{Version: version, Kind: driver + "/" + Class, Annotations: map[string]string{record: string(whole)}}
+	spec := specification{Version: version, Kind: driver + "/" + Class, Annotations: map[string]string{claimAnnotation: string(whole)}}
 	for i, part := range claim.Parts {
 		ref := Ref{UID: claim.UID, Part: i}
 		texts := make([]string, len(part.Amounts))
@@ -53,18 +53,18 @@ func Specification(claim Claim, driver string) ([]byte, error) {
 	return json.Marshal(spec)
 }
 
-// ReadSpecification returns the claim whose specification this is.
+// ReadSpecification returns the claim that is stored in a specification.
 func ReadSpecification(data []byte, uid string) (claim Claim, err error) {
 	var spec specification
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return claim, err
 	}
-	text, there := spec.Annotations[record]
+	text, there := spec.Annotations[claimAnnotation]
 	if !there {
-		return claim, fmt.Errorf("annotations has no %s", record)
+		return claim, fmt.Errorf("annotations has no %s", claimAnnotation)
 	}
 	if err := json.Unmarshal([]byte(text), &claim); err != nil {
-		return claim, fmt.Errorf("annotations[%s]: %w", record, err)
+		return claim, fmt.Errorf("annotations[%s]: %w", claimAnnotation, err)
 	}
 	wrong := slices.IndexFunc(claim.Parts, func(p Part) bool { return p.Node < 0 || p.Node >= nodeset.Max })
 	switch {
@@ -77,5 +77,5 @@ func ReadSpecification(data []byte, uid string) (claim Claim, err error) {
 	default:
 		return claim, nil
 	}
-	return claim, fmt.Errorf("annotations[%s].%w", record, err)
+	return claim, fmt.Errorf("annotations[%s].%w", claimAnnotation, err)
 }

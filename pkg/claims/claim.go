@@ -1,6 +1,6 @@
-// Package claims is what resource claims (Dynamic Resource Allocation) have of the NUMA nodes' memory: the share that they may have,
-// whether one fits, what a container may have of it, and the names that the scheduler, the runtime and containers know it by. Package
-// dra below it is the driver.
+// Package claims has the rules for resource claims (Dynamic Resource Allocation) of the NUMA nodes' memory: the share that claims may have,
+// whether a claim fits, what a container gets from it, and its names for the scheduler, the runtime and containers. The driver is package
+// dra below it.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 package claims
 
@@ -15,8 +15,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Claim is a resource claim. The scheduler has chosen the NUMA nodes, and its memory is allocated there from Prepare to Unprepare, also
-// where no container uses it. It never changes; a new one takes its place.
+// Claim is a resource claim. The scheduler has chosen its NUMA nodes. Its memory is allocated there from Prepare to Unprepare, even if no
+// container uses it. It is never modified, only replaced.
 type Claim struct {
 	UID, Namespace, Name string
 	// Pods are the UIDs of the pods that it is reserved for.
@@ -36,7 +36,7 @@ type Part struct {
 // String is namespace/name.
 func (c *Claim) String() string { return c.Namespace + "/" + c.Name }
 
-// Nodes are the NUMA nodes of parts.
+// Nodes returns the NUMA nodes of parts.
 func Nodes(parts []Part) (nodes nodeset.Set) {
 	for _, part := range parts {
 		nodes = nodes.Union(nodeset.Of(part.Node))
@@ -44,7 +44,7 @@ func Nodes(parts []Part) (nodes nodeset.Set) {
 	return nodes
 }
 
-// Sum is what parts have on all nodes.
+// Sum returns the amounts of parts on all nodes.
 func Sum(parts []Part) (sums memorymanager.Request) {
 	for _, part := range parts {
 		sums = plus(sums, part.Amounts)
@@ -52,7 +52,7 @@ func Sum(parts []Part) (sums memorymanager.Request) {
 	return sums
 }
 
-// Blocks are parts as blocks with PerNode, one for each type and node.
+// Blocks converts parts to blocks with PerNode, one for each type and node.
 func Blocks(parts []Part) (blocks []memorymanager.Block) {
 	sums := Sums{}
 	sums.add(parts)
@@ -69,7 +69,7 @@ func Blocks(parts []Part) (blocks []memorymanager.Block) {
 	return blocks
 }
 
-// LimitAbove says how a container's memory limit is more than what its claims allocate for it; 0 is no limit, "" is no more.
+// LimitAbove says by how much a container's memory limit is above what its claims allocate; "" if it is not. A limit of 0 is no limit.
 func LimitAbove(limit, claimed uint64) string {
 	switch {
 	case limit == 0:

@@ -13,8 +13,8 @@ import (
 // Config publishes a share of each NUMA node's memory as a device for resource claims.
 type Config struct {
 	Enabled bool `yaml:"enabled"`
-	// Shares are what claims may have of NUMA nodes and memory types; the last entry that names both counts, and half of what is
-	// allocatable where none does.
+	// Shares are what claims may have of NUMA nodes and memory types. The last entry that names both applies; without one, half of the
+	// allocatable memory.
 	Shares []NodeShare `yaml:"shares"`
 }
 
@@ -29,13 +29,13 @@ type NodeShare struct {
 // Driver is the name that DeviceClasses select.
 const Driver = "memory.noderesource.dev"
 
-// defaultShare is that of a memory type on a NUMA node that no entry names.
+// defaultShare applies to a memory type on a NUMA node that no entry names.
 const defaultShare Share = "50%"
 
-// Share is a part of a NUMA node's memory: a percentage of what is allocatable, or a quantity.
+// Share is a part of a NUMA node's memory: a percentage of the allocatable memory, or a quantity.
 type Share string
 
-// Of is the share in bytes of what is allocatable, at most all of that.
+// Of returns the share of allocatable in bytes, at most all of it.
 func (s Share) Of(allocatable uint64) (uint64, error) {
 	percent, isPercent := strings.CutSuffix(string(s), "%")
 	if !isPercent {
@@ -49,7 +49,7 @@ func (s Share) Of(allocatable uint64) (uint64, error) {
 	return min(uint64(float64(allocatable)*value/100), allocatable), nil
 }
 
-// Claimable is what claims may have of NUMA nodes, in whole steps. The shares are valid.
+// Claimable returns what claims may have of NUMA nodes, in whole steps. The shares must be valid.
 func (c Config) Claimable(nodes []memorymanager.NodeState) (all []Claimable) {
 	for _, node := range nodes {
 		claimable := Claimable{Node: node.ID}

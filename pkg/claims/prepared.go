@@ -11,14 +11,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Prepared are the claims that have an allocation, by UID.
+// Prepared are the allocated claims, by UID.
 type Prepared map[string]*Claim
 
-// ErrTooMany is of a container that names more parts of claims than it may.
+// ErrTooMany refuses a container that names more parts of claims than allowed.
 var ErrTooMany = fmt.Errorf("it names more than %d devices of resource claims, by its CDI devices or by variables %s…: want at most %[1]d",
-	MostRefs, variablePrefix)
+	MaxRefs, variablePrefix)
 
-// List are the claims in the order of their UIDs.
+// List returns the claims, sorted by UID.
 func (p Prepared) List() []Claim {
 	list := make([]Claim, 0, len(p))
 	for _, uid := range slices.Sorted(maps.Keys(p)) {
@@ -27,7 +27,7 @@ func (p Prepared) List() []Claim {
 	return list
 }
 
-// UIDs are the claims that a container names, each once.
+// UIDs returns the claims that a container names, each once.
 func UIDs(refs []Ref) (uids []string) {
 	for _, ref := range refs {
 		if !slices.Contains(uids, ref.UID) {
@@ -37,7 +37,7 @@ func UIDs(refs []Ref) (uids []string) {
 	return uids
 }
 
-// Unreserved are the claims that a container names and that are not reserved for its pod.
+// Unreserved returns the claims that a container names and that are not reserved for its pod.
 func (p Prepared) Unreserved(refs []Ref, podUID string) (all []Claim) {
 	for _, uid := range UIDs(refs) {
 		if claim := p[uid]; claim != nil && !slices.Contains(claim.Pods, podUID) {
@@ -47,8 +47,8 @@ func (p Prepared) Unreserved(refs []Ref, podUID string) (all []Claim) {
 	return all
 }
 
-// For says why a claim is not a pod's; nil where it is.
-func (p Prepared) For(uid, podUID string) error {
+// CheckReserved returns an error if a claim is not prepared, or not reserved for a pod.
+func (p Prepared) CheckReserved(uid, podUID string) error {
 	switch claim := p[uid]; {
 	case claim == nil:
 		return fmt.Errorf("its resource claim %s is not prepared on this node", uid)
@@ -58,7 +58,7 @@ func (p Prepared) For(uid, podUID string) error {
 	return nil
 }
 
-// Parts are those that a container names of claims that are its pod's.
+// Parts returns the parts that a container names. Their claims must be prepared.
 func (p Prepared) Parts(refs []Ref) ([]Part, error) {
 	parts := make([]Part, 0, len(refs))
 	for _, ref := range refs {
@@ -71,7 +71,7 @@ func (p Prepared) Parts(refs []Ref) ([]Part, error) {
 	return parts, nil
 }
 
-// Names are the claims that a container names, each once, by namespace and name; by UID where a claim is not prepared.
+// Names returns the claims that a container names, each once, as namespace/name; by UID if a claim is not prepared.
 func (p Prepared) Names(refs []Ref) (names []string) {
 	for _, uid := range UIDs(refs) {
 		if claim := p[uid]; claim != nil {
@@ -82,36 +82,36 @@ func (p Prepared) Names(refs []Ref) (names []string) {
 	return names
 }
 
-// Kind is one type of memory on one NUMA node.
-type Kind struct {
+// NodeType is one type of memory on one NUMA node.
+type NodeType struct {
 	Node int
 	Type memorymanager.MemoryType
 }
 
 // Sums are bytes by node and type.
-type Sums map[Kind]uint64
+type Sums map[NodeType]uint64
 
 func (s Sums) add(parts []Part) {
 	for _, part := range parts {
 		for _, amount := range part.Amounts {
-			s[Kind{part.Node, amount.Type}] += amount.Bytes
+			s[NodeType{part.Node, amount.Type}] += amount.Bytes
 		}
 	}
 }
 
-// Claimed is what all claims but one have; "" leaves out none.
-func (p Prepared) Claimed(but string) Sums {
+// Claimed returns what all claims except one have; "" excludes none.
+func (p Prepared) Claimed(except string) Sums {
 	sums := Sums{}
 	for uid, claim := range p {
-		if uid != but {
+		if uid != except {
 			sums.add(claim.Parts)
 		}
 	}
 	return sums
 }
 
-// Fits compares a claim with what is neither another claim's nor a pod's. The scheduler has seen the share of an earlier moment, so
-// that the share itself does not bound it.
+// Fits returns an error if a claim needs more than other claims and pods leave. The share is no limit here, because the scheduler has seen
+// the share of an earlier moment.
 func (p Prepared) Fits(claim *Claim, from Supply) error {
 	if claim.UID == "" || len(claim.Parts) == 0 {
 		return errors.New("has no UID or no NUMA node")
@@ -119,12 +119,12 @@ func (p Prepared) Fits(claim *Claim, from Supply) error {
 	used := p.Claimed(claim.UID)
 	for _, part := range claim.Parts {
 		for _, amount := range part.Amounts {
-			at := Kind{part.Node, amount.Type}
-			whole, there := from.most(at)
+			at := NodeType{part.Node, amount.Type}
+			available, there := from.available(at)
 			if !there {
 				return fmt.Errorf("NUMA node %d has no %s for claims", at.Node, at.Type)
 			}
-			left := whole - min(whole, used[at])
+			left := available - min(available, used[at])
 			if amount.Bytes > left {
 				sizes := quantity.Apart(amount.Bytes, left)
 				return fmt.Errorf("takes %s of %s on NUMA node %d, where claims have %s left", sizes[0], at.Type, at.Node, sizes[1])
@@ -135,7 +135,7 @@ func (p Prepared) Fits(claim *Claim, from Supply) error {
 	return nil
 }
 
-// SetAside is what is kept from pods without claims: the share, and what claims have where that is more, as far as the nodes have it.
+// Reserved returns what pods without claims may not use: the share, or what claims have if that is more, up to what the nodes have.
 func (p Prepared) Reserved(claimable []Claimable, nodes []memorymanager.NodeCapacity) []Claimable {
 	if len(claimable) == 0 {
 		return nil
@@ -154,7 +154,8 @@ func (p Prepared) Reserved(claimable []Claimable, nodes []memorymanager.NodeCapa
 	return reserved
 }
 
-// Excesses are where claims have more than the Capacity of their NUMA node, after memory was plugged out, sorted by node and type.
+// Excesses returns where claims have more than their NUMA node has (Capacity), sorted by node and type. This happens when memory was
+// unplugged.
 func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Capacity) {
 	for at, claimed := range p.Claimed("") {
 		if has := allocatable(nodes, at); claimed > has {
@@ -165,14 +166,14 @@ func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Capacity) 
 	return all
 }
 
-// Capacities are sorted by node and type.
+// Capacities returns what claims may have and have, sorted by node and type.
 func (p Prepared) Capacities(from Supply) (all []Capacity) {
 	claimed := p.Claimed("")
 	for _, node := range from.Claimable {
 		for _, amount := range node.Amounts {
-			at := Kind{node.Node, amount.Type}
-			most, _ := from.most(at)
-			capacity := min(max(amount.Bytes, claimed[at]), most)
+			at := NodeType{node.Node, amount.Type}
+			available, _ := from.available(at)
+			capacity := min(max(amount.Bytes, claimed[at]), available)
 			all = append(all, Capacity{Node: at.Node, Type: at.Type, Claimed: claimed[at], Capacity: capacity - capacity%Step(at.Type)})
 		}
 	}

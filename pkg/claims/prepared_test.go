@@ -74,7 +74,7 @@ func TestPart(t *testing.T) {
 		"of another pod": {Ref{"uid-a", 0}, "db", "the resource claim default/a is not reserved for its pod"},
 		"no such device": {Ref{"uid-a", 1}, "web", "the resource claim default/a has no device 1"},
 	} {
-		got, err := "", prepared.For(test.ref.UID, test.pod)
+		got, err := "", prepared.CheckReserved(test.ref.UID, test.pod)
 		if err == nil {
 			var parts []Part
 			parts, err = prepared.Parts([]Ref{test.ref})

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Ref is a part of a resource claim, as a container names it: by a CDI device, or by the environment variable of that
-// device where the runtime shows no devices.
+// Ref is a part of a resource claim as a container names it: by a CDI device, or by that device's environment variable if the runtime does
+// not show CDI devices.
 // https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 type Ref struct {
 	// UID is the claim's.
@@ -19,36 +19,36 @@ type Ref struct {
 // Class is the class in the names of CDI devices: <driver>/numa-memory=<UID>-<part>.
 const Class = "numa-memory"
 
-// variablePrefix begins the names of the environment variables.
+// variablePrefix is the prefix of the environment variables' names.
 const variablePrefix = "NUMA_MEMORY_CLAIM_"
 
-// longestUID bounds what becomes part of a file's name.
-const longestUID = 63
+// maxUIDLength bounds UIDs in bytes, which become part of file names.
+const maxUIDLength = 63
 
-// MostRefs bounds the parts of claims that a container may name: a tenant writes its environment, and each part is looked at
-// under the lock. A claim has a part for each NUMA node.
-const MostRefs = 64
+// MaxRefs bounds the parts of claims that a container may name. A tenant writes its environment, and each part is looked up under the lock.
+// A claim has a part for each NUMA node.
+const MaxRefs = 64
 
 // ValidUID reports whether a UID can be part of the names of devices, variables and files.
 func ValidUID(uid string) bool {
-	return uid != "" && len(uid) <= longestUID && !strings.ContainsFunc(uid, func(r rune) bool {
+	return uid != "" && len(uid) <= maxUIDLength && !strings.ContainsFunc(uid, func(r rune) bool {
 		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
 	})
 }
 
-// device is the name of the CDI device within its class.
+// device returns the name of the CDI device within its class.
 func (r Ref) device() string { return r.UID + "-" + strconv.Itoa(r.Part) }
 
-// CDI is the full name of the CDI device of a driver.
+// CDI returns the full name of the CDI device of a driver.
 func (r Ref) CDI(driver string) string { return driver + "/" + Class + "=" + r.device() }
 
-// variable is the name of the device's environment variable.
+// variable returns the name of the device's environment variable.
 func (r Ref) variable() string {
 	return variablePrefix + strings.ToUpper(strings.ReplaceAll(r.device(), "-", "_"))
 }
 
-// Refs are the parts of claims that a container names, by its CDI devices, else by its environment. It stops at the first one
-// beyond MostRefs, which says that there are more than a container may name.
+// Refs returns the parts of claims that a container names, by its CDI devices or else by its environment. It stops after MaxRefs+1 parts,
+// which are too many.
 func Refs(devices, environment []string) []Ref {
 	refs := refsIn(devices, func(device string) (string, bool) {
 		kind, name, _ := strings.Cut(device, "=")
@@ -58,23 +58,23 @@ func Refs(devices, environment []string) []Ref {
 		return refs
 	}
 	return refsIn(environment, func(variable string) (string, bool) {
-		name, ours := strings.CutPrefix(variable, variablePrefix)
-		if !ours {
+		name, isClaim := strings.CutPrefix(variable, variablePrefix)
+		if !isClaim {
 			return "", false
 		}
-		name, _, _ = strings.Cut(name[:min(len(name), longestRef+1)], "=")
+		name, _, _ = strings.Cut(name[:min(len(name), maxRefLength+1)], "=")
 		return strings.ToLower(strings.ReplaceAll(name, "_", "-")), true
 	})
 }
 
-// longestRef is the longest name of a part within its class.
-const longestRef = longestUID + len("-65535")
+// maxRefLength is the longest name of a part within its class, in bytes.
+const maxRefLength = maxUIDLength + len("-65535")
 
 func refsIn(names []string, device func(string) (string, bool)) (refs []Ref) {
 	for _, name := range names {
-		name, ours := device(name)
+		name, isClaim := device(name)
 		at := strings.LastIndexByte(name, '-')
-		if !ours || at < 0 || len(name) > longestRef {
+		if !isClaim || at < 0 || len(name) > maxRefLength {
 			continue
 		}
 		part, err := strconv.ParseUint(name[at+1:], 10, 16)
@@ -82,8 +82,8 @@ func refsIn(names []string, device func(string) (string, bool)) (refs []Ref) {
 		if err != nil || !ValidUID(ref.UID) || slices.Contains(refs, ref) {
 			continue
 		}
-		ref.UID = strings.Clone(ref.UID) // a longer name is not kept whole
-		if refs = append(refs, ref); len(refs) > MostRefs {
+		ref.UID = strings.Clone(ref.UID) // does not keep the longer string in memory
+		if refs = append(refs, ref); len(refs) > MaxRefs {
 			break
 		}
 	}

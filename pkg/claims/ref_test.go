@@ -46,14 +46,14 @@ func TestRefsStopAtTheFirstOneTooMany(t *testing.T) {
 		variables = append(variables, ref.variable()+"=")
 		twice = append(twice, variables[0], strings.Repeat("A", 100)+"=", variablePrefix+strings.Repeat("A", 100)+"_0=")
 	}
-	if refs := Refs(nil, variables); len(refs) != MostRefs+1 {
-		t.Errorf("%d are returned, want %d", len(refs), MostRefs+1)
+	if refs := Refs(nil, variables); len(refs) != MaxRefs+1 {
+		t.Errorf("%d are returned, want %d", len(refs), MaxRefs+1)
 	}
 	if refs := Refs(nil, twice); len(refs) != 1 {
 		t.Errorf("%v are returned, want one", refs)
 	}
-	few := testing.AllocsPerRun(10, func() { Refs(nil, variables[:MostRefs+1]) })
+	few := testing.AllocsPerRun(10, func() { Refs(nil, variables[:MaxRefs+1]) })
 	if all := testing.AllocsPerRun(10, func() { Refs(nil, variables) }); all > 2*few {
-		t.Errorf("10,000 variables take %v allocations, %d take %v", all, MostRefs+1, few)
+		t.Errorf("10,000 variables take %v allocations, %d take %v", all, MaxRefs+1, few)
 	}
 }

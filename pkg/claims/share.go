@@ -13,10 +13,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Claimable is what claims may have of a NUMA node, and pods without claims may not.
+// Claimable is the memory of a NUMA node that only claims may use.
 type Claimable struct {
 	Node int
-	// Amounts are sorted by type; a type of which claims may have nothing is left out.
+	// Amounts are sorted by type. A type without claimable memory is left out.
 	Amounts memorymanager.Request
 }
 
@@ -29,8 +29,8 @@ type Supply struct {
 	Pods *memorymanager.Manager
 }
 
-// most is what claims may have at most: what is allocatable and no pod has; false where the node has none of that memory.
-func (s Supply) most(at Kind) (bytes uint64, there bool) {
+// available returns the allocatable bytes that no pod has; false if the node has none of that memory.
+func (s Supply) available(at NodeType) (bytes uint64, there bool) {
 	if s.Pods == nil {
 		return 0, false
 	}
@@ -39,8 +39,8 @@ func (s Supply) most(at Kind) (bytes uint64, there bool) {
 	return has - min(has, allocated), there
 }
 
-// allocatable is what a node has for claims and pods together.
-func allocatable(nodes []memorymanager.NodeCapacity, at Kind) uint64 {
+// allocatable returns what a node has for claims and pods together.
+func allocatable(nodes []memorymanager.NodeCapacity, at NodeType) uint64 {
 	for _, node := range nodes {
 		if node.ID == at.Node {
 			return node.Allocatable(at.Type)
@@ -53,27 +53,27 @@ func allocatable(nodes []memorymanager.NodeCapacity, at Kind) uint64 {
 type Capacity struct {
 	Node int                      `json:"numaNode"`
 	Type memorymanager.MemoryType `json:"type"`
-	// Capacity is the share, less what pods have of it from before there was one, and at least what claims have as far as the node
-	// still has it; Claimed is what prepared claims have. Both are in bytes.
+	// Capacity is the share, less what pods have of it from before the share was configured. It is at least what claims have, if the node
+	// still has that. Claimed is what prepared claims have. Both are in bytes.
 	Capacity uint64 `json:"capacity"`
 	Claimed  uint64 `json:"claimed"`
 }
 
-// Device is the name of the device for a NUMA node.
+// Device returns the name of the device for a NUMA node.
 func Device(node int) string { return fmt.Sprint("numa-", node) }
 
-// DeviceNode is the NUMA node of a device; false is no device of this driver.
-func DeviceNode(name string) (node int, ours bool) {
+// DeviceNode returns the NUMA node of a device; false if it is not a device of this driver.
+func DeviceNode(name string) (node int, ok bool) {
 	node, err := strconv.Atoi(strings.TrimPrefix(name, "numa-"))
 	return node, err == nil && node >= 0 && node < nodeset.Max && Device(node) == name
 }
 
-// CapacityName is the name of a type of memory among the capacities of a device: a C identifier, hugepages2Mi.
+// CapacityName returns the name of a type of memory among a device's capacities, which is a C identifier: hugepages2Mi.
 func CapacityName(memoryType memorymanager.MemoryType) string {
 	return strings.ReplaceAll(string(memoryType), "-", "")
 }
 
-// CapacityType is the type of memory that a capacity of this name has; false is another capacity.
+// CapacityType returns the type of memory of a capacity's name; false if it is another capacity.
 func CapacityType(name string) (memorymanager.MemoryType, bool) {
 	size, pages := strings.CutPrefix(name, "hugepages")
 	if pages && size != "" {
@@ -82,10 +82,10 @@ func CapacityType(name string) (memorymanager.MemoryType, bool) {
 	return memorymanager.Memory, name == string(memorymanager.Memory)
 }
 
-// memoryStep is the unit in which claims have memory: one huge page of the usual size.
+// memoryStep is the step of ordinary memory: one huge page of the usual size.
 const memoryStep = 2 << 20
 
-// Step is the unit in which claims have a type of memory, in bytes.
+// Step returns the unit in which claims have a type of memory, in bytes.
 func Step(memoryType memorymanager.MemoryType) uint64 {
 	size, err := quantity.Parse(strings.TrimPrefix(string(memoryType), "hugepages-"))
 	if memoryType == memorymanager.Memory || err != nil || size == 0 {
@@ -94,7 +94,7 @@ func Step(memoryType memorymanager.MemoryType) uint64 {
 	return size
 }
 
-// NodesForPods are the nodes of the Memory Manager without what is set aside for claims.
+// NodesForPods returns the nodes of the Memory Manager, without what is reserved for claims.
 func NodesForPods(nodes []memorymanager.NodeCapacity, reserved []Claimable) []memorymanager.NodeCapacity {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
@@ -118,13 +118,13 @@ func plus(sums, more memorymanager.Request) memorymanager.Request {
 	return sums
 }
 
-// hysteresis is how much more of a device's memory another must have left, as a part of the larger, to be put before it.
+// hysteresis is the part of a device's memory, 1/hysteresis, by which another device must have more left to be put first.
 const hysteresis = 10
 
-// Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
-// left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what is
-// allocated and unused. The order stays as it was while the first is not far behind another, for each change is a write.
-func Order(claimable []Capacity, sample *deficit.Sample, was []int) []int {
+// Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference. The node with the most memory left
+// comes first: memory that is free for claims and, if a sample is known, also available in the kernel beyond the allocations. The previous
+// order is kept while its first node is not far behind another, because each change is a write.
+func Order(claimable []Capacity, sample *deficit.Sample, previous []int) []int {
 	left, most := map[int]uint64{}, uint64(0)
 	var nodes []int
 	for _, c := range claimable {
@@ -140,10 +140,10 @@ func Order(claimable []Capacity, sample *deficit.Sample, was []int) []int {
 		}
 	}
 	slices.Sort(nodes)
-	same := slices.Equal(nodes, slices.Sorted(slices.Values(was)))
+	same := slices.Equal(nodes, slices.Sorted(slices.Values(previous)))
 	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(left[b], left[a]) })
-	if len(nodes) > 0 && same && left[nodes[0]]-left[was[0]] <= most/hysteresis {
-		return was
+	if len(nodes) > 0 && same && left[nodes[0]]-left[previous[0]] <= most/hysteresis {
+		return previous
 	}
 	return nodes
 }

@@ -5,16 +5,16 @@ import "fmt"
 // The runtime's data about a pod is kept as long as the pod lives, so its size is bounded.
 const (
 	// longestName is the longest name that the API server admits, in bytes. UIDs and the runtime's ids are shorter.
-	longestName = 253
+	maxNameLength = 253
 	// mostContainers is more than any useful pod has, including ended containers that keep their allocation.
-	mostContainers = 4096
+	maxContainers = 4096
 )
 
 // checkNames refuses a name that is longer than Kubernetes allows.
 func checkNames(what string, names ...[2]string) error {
 	for _, n := range names {
-		if len(n[1]) > longestName {
-			return fmt.Errorf("%s: its %s %.20q… has %d bytes, want at most %d", what, n[0], n[1], len(n[1]), longestName)
+		if len(n[1]) > maxNameLength {
+			return fmt.Errorf("%s: its %s %.20q… has %d bytes, want at most %d", what, n[0], n[1], len(n[1]), maxNameLength)
 		}
 	}
 	return nil
@@ -30,8 +30,8 @@ func (p *pod) check(c Container) error {
 	if err := checkNames("a container", [2]string{"id", c.ID}, [2]string{"name", c.Name}); err != nil {
 		return err
 	}
-	if len(p.containers) >= mostContainers && p.container(c.Name) == nil {
-		return fmt.Errorf("its pod has %d containers, want at most %d", len(p.containers)+1, mostContainers)
+	if len(p.containers) >= maxContainers && p.container(c.Name) == nil {
+		return fmt.Errorf("its pod has %d containers, want at most %d", len(p.containers)+1, maxContainers)
 	}
 	return nil
 }

@@ -166,7 +166,7 @@ func (l *Ledger) resolveClaims(c *container) (claimGrant, error) {
 		if user := l.claimUser(uid); user != nil && user != c.pod {
 			return has, fmt.Errorf("%w: containers of one pod can share a claim, pods cannot", inUse(l.state.Claims[uid], user))
 		}
-		if err := l.state.Claims.For(uid, c.pod.UID); err != nil {
+		if err := l.state.Claims.CheckReserved(uid, c.pod.UID); err != nil {
 			return has, err
 		}
 	}

@@ -77,7 +77,7 @@ func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 			}
 		}
 		sums := l.state.Claims.Claimed("")
-		got := [2]uint64{sums[claims.Kind{Node: 0, Type: memorymanager.Memory}], sums[claims.Kind{Node: 1, Type: memorymanager.Memory}]}
+		got := [2]uint64{sums[claims.NodeType{Node: 0, Type: memorymanager.Memory}], sums[claims.NodeType{Node: 1, Type: memorymanager.Memory}]}
 		if got != step.claimed || changed != step.changed {
 			t.Errorf("%s: claims have %v, changed %v; want %v, %v", step.name, got, changed, step.claimed, step.changed)
 		}
@@ -380,7 +380,7 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 			}
 			for i, node := range l.manager.Nodes() {
 				for _, table := range node.Memory {
-					claimed := l.state.Claims.Claimed("")[claims.Kind{Node: i, Type: table.Type}]
+					claimed := l.state.Claims.Claimed("")[claims.NodeType{Node: i, Type: table.Type}]
 					whole, _, _ := l.manager.Capacity(i, table.Type)
 					for _, reserved := range l.reserved {
 						if reserved.Node == i {
@@ -445,7 +445,7 @@ func TestAContainerThatNamesTooManyClaims(t *testing.T) {
 			if got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
-			if len(c.Claims) > claims.MostRefs {
+			if len(c.Claims) > claims.MaxRefs {
 				t.Errorf("the view has %d claims", len(c.Claims))
 			}
 		})

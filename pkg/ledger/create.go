@@ -94,7 +94,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	}
 	c.Cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	if l.state.Resolved.Config.DRA.Enabled {
-		if c.TooManyClaims = len(received.Claims) > claims.MostRefs; !c.TooManyClaims {
+		if c.TooManyClaims = len(received.Claims) > claims.MaxRefs; !c.TooManyClaims {
 			c.Claims = received.Claims
 		}
 	}

@@ -25,8 +25,8 @@ func headerOf(event Event) Header {
 
 // An event is late if the runtime no longer waits for it, so that nobody needs its decision.
 var (
-	errSessionOver = errors.New("late: the connection that it came by has ended")
-	errOvertaken   = errors.New("late: a newer event has decided about it")
+	errConnectionEnded = errors.New("late: the connection that it came by has ended")
+	errOvertaken       = errors.New("late: a newer event has decided about it")
 )
 
 // late returns an error for an event of a connection that has ended: what it reports may have changed since. The end of a container or a
@@ -35,7 +35,7 @@ func (l *Ledger) late(event Event, epoch uint64) error {
 	if _, end := event.(EndContainer); end || epoch == 0 || epoch == l.state.Epoch {
 		return nil
 	}
-	return errSessionOver
+	return errConnectionEnded
 }
 
 // overtaken returns an error for an event that was received before the container of this name was changed, or before the container with

@@ -64,7 +64,7 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
-	// Claims are the parts of resource claims that it names. More than claims.MostRefs are too many, whatever their number.
+	// Claims are the parts of resource claims that it names. More than claims.MaxRefs are too many, whatever their number.
 	Claims []claims.Ref
 	// DeviceNodes and CDIDevices are from the container's spec. PCIDevices is set if its environment names PCI devices. The driver uses
 	// them to find Devices; a Step reads only Devices.

@@ -11,7 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// PodOf is a pod of the runtime as the agent receives it.
+// PodOf converts a pod of the runtime.
 func PodOf(pod *api.PodSandbox) ledger.Pod {
 	linux := pod.GetLinux()
 	return ledger.Pod{
@@ -26,12 +26,12 @@ func PodOf(pod *api.PodSandbox) ledger.Pod {
 	}
 }
 
-// memoryLimit is 0 when there is none; runtimes send -1 too.
+// memoryLimit returns 0 if there is none; runtimes also send -1.
 func memoryLimit(resources *api.LinuxResources) uint64 {
 	return uint64(max(0, resources.GetMemory().GetLimit().GetValue()))
 }
 
-// ContainerOf is a container of the runtime as the agent receives it.
+// ContainerOf converts a container of the runtime.
 func ContainerOf(container *api.Container) ledger.Container {
 	linux := container.GetLinux()
 	resources := resourcesOf(linux.GetResources())
@@ -39,7 +39,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		value := adj.GetValue()
 		resources.OOMScoreAdj = &value
 	}
-	refs := claims.Refs(namesOfCDI(container, mostNames), ends(container.GetEnv()))
+	refs := claims.Refs(namesOfCDI(container, maxCDINames), firstAndLast(container.GetEnv()))
 	return ledger.Container{
 		ID:          container.GetId(),
 		PodID:       container.GetPodSandboxId(),
@@ -47,32 +47,32 @@ func ContainerOf(container *api.Container) ledger.Container {
 		State:       phaseOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
-		Claims:      refs[:min(len(refs), claims.MostRefs+1)], // which are too many
+		Claims:      refs[:min(len(refs), claims.MaxRefs+1)], // which are too many
 		DeviceNodes: deviceNodesOf(linux),
-		CDIDevices:  namesOfCDI(container, mostDevices),
+		CDIDevices:  namesOfCDI(container, maxDevices),
 		PCIDevices:  namesPCIDevices(container.GetEnv()),
 	}
 }
 
-// What is taken of a container from an event. A tenant writes most of it: what is beyond is not looked at.
+// Bounds for the data of an event. A tenant writes most of it; what exceeds them is ignored.
 const (
-	mostDevices = 64
-	// mostNames bounds the CDI devices among which those of resource claims are looked for.
-	mostNames = 1024
-	// longestName is more than a CDI device's vendor, class and name have, in bytes.
-	longestName = 512
+	maxDevices = 64
+	// maxCDINames bounds the CDI devices that are searched for resource claims.
+	maxCDINames = 1024
+	// maxCDINameLength is longer than a CDI device's vendor, class and name, in bytes.
+	maxCDINameLength = 512
 	// longestPath is the kernel's PATH_MAX.
-	longestPath = 4096
-	// mostPageSizes is more than a kernel has sizes of huge pages, and than the Memory Manager takes.
-	mostPageSizes = 16
-	// longestList is that of 8192 CPUs, the most that a kernel has, each named alone.
-	longestList = 8192 * len("8191,")
-	// longestValue is more than a number in a cgroup file has.
-	longestValue = 64
+	maxPathLength = 4096
+	// maxPageSizes is more than any kernel's huge page sizes, and than the Memory Manager takes.
+	maxPageSizes = 16
+	// maxListLength is the length of a list of 8192 CPUs, the most that a kernel supports, without ranges.
+	maxListLength = 8192 * len("8191,")
+	// maxValueLength is longer than a number in a cgroup file.
+	maxValueLength = 64
 )
 
-// deviceNodesOf are the device nodes of a container's spec. A privileged container has those of the whole machine, which say
-// nothing about what it uses.
+// deviceNodesOf returns the device nodes in a container's spec. A privileged container has all devices of the machine, which does not show
+// what it uses, so it has none here.
 func deviceNodesOf(linux *api.LinuxContainer) (nodes []ledger.DeviceNode) {
 	for _, rule := range linux.GetResources().GetDevices() {
 		everything := (rule.GetType() == "" || rule.GetType() == "a") && rule.GetMajor() == nil && rule.GetMinor() == nil
@@ -81,10 +81,10 @@ func deviceNodesOf(linux *api.LinuxContainer) (nodes []ledger.DeviceNode) {
 		}
 	}
 	for _, device := range linux.GetDevices() {
-		if len(nodes) == mostDevices {
+		if len(nodes) == maxDevices {
 			break
 		}
-		if kind := device.GetType(); len(device.GetPath()) <= longestPath && (kind == "b" || kind == "c" || kind == "u") {
+		if kind := device.GetType(); len(device.GetPath()) <= maxPathLength && (kind == "b" || kind == "c" || kind == "u") {
 			nodes = append(nodes, ledger.DeviceNode{
 				Path: device.GetPath(), Block: kind == "b", Major: device.GetMajor(), Minor: device.GetMinor(),
 			})
@@ -93,38 +93,39 @@ func deviceNodesOf(linux *api.LinuxContainer) (nodes []ledger.DeviceNode) {
 	return nodes
 }
 
-// namesOfCDI are the names of the first CDI devices of a container.
+// namesOfCDI returns the names of a container's first CDI devices, at most most.
 func namesOfCDI(container *api.Container, most int) (names []string) {
 	devices := container.GetCDIDevices()
 	for _, device := range devices[:min(len(devices), most)] {
-		if name := device.GetName(); len(name) <= longestName {
+		if name := device.GetName(); len(name) <= maxCDINameLength {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// pciVariable begins the names of the environment variables by which the SR-IOV network device plugin tells a container its
-// devices. Network devices have no other sign in the container's spec.
+// pciVariable is the prefix of the environment variables by which the SR-IOV network device plugin tells a container its devices. The
+// container's spec does not show network devices otherwise.
 // https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin#pod-device-information
 const pciVariable = "PCIDEVICE_"
 
-// mostVariables bounds the environment that is looked at, at either end. What device plugins add is behind the image's variables and
-// before those of the pod's spec.
-const mostVariables = 1024
+// maxVariables bounds the variables that are searched at each end of the environment. Device plugins add theirs after the image's variables
+// and before those of the pod's spec.
+const maxVariables = 1024
 
-// ends are the first and the last variables of an environment: CRI-O adds those of CDI devices before all others, containerd behind.
-func ends(environment []string) []string {
-	if len(environment) <= 2*mostVariables {
+// firstAndLast returns the first and the last variables of an environment: CRI-O adds the variables of CDI devices before all others,
+// containerd after them.
+func firstAndLast(environment []string) []string {
+	if len(environment) <= 2*maxVariables {
 		return environment
 	}
-	return slices.Concat(environment[:mostVariables], environment[len(environment)-mostVariables:])
+	return slices.Concat(environment[:maxVariables], environment[len(environment)-maxVariables:])
 }
 
-// namesPCIDevices reports whether an environment has such a variable. Anybody may set one: it is a reason to ask the kubelet, and
-// its value is not read.
+// namesPCIDevices reports whether an environment has a pciVariable. Any container may set one, so it is only a reason to ask the kubelet;
+// the value is not read.
 func namesPCIDevices(environment []string) bool {
-	return slices.ContainsFunc(environment[:min(len(environment), mostVariables)], func(variable string) bool {
+	return slices.ContainsFunc(environment[:min(len(environment), maxVariables)], func(variable string) bool {
 		return strings.HasPrefix(variable, pciVariable)
 	})
 }
@@ -149,7 +150,7 @@ func resourcesOf(resources *api.LinuxResources) ledger.Resources {
 		Mems:    list(resources.GetCpu().GetMems()),
 		Unified: unifiedOf(resources),
 	}
-	if group := resources.GetUnified()[string(cgroup.MemoryOOMGroup)]; len(group) <= longestValue {
+	if group := resources.GetUnified()[string(cgroup.MemoryOOMGroup)]; len(group) <= maxValueLength {
 		to.OOMGroup = group
 	}
 	if limit := resources.GetMemory().GetLimit(); limit != nil {
@@ -161,27 +162,27 @@ func resourcesOf(resources *api.LinuxResources) ledger.Resources {
 		to.CPUShares = &value
 	}
 	pages := resources.GetHugepageLimits()
-	for _, limit := range pages[:min(len(pages), mostPageSizes)] {
+	for _, limit := range pages[:min(len(pages), maxPageSizes)] {
 		to.Hugepages = append(to.Hugepages, ledger.HugepageLimit{PageSize: limit.GetPageSize(), Limit: limit.GetLimit()})
 	}
 	return to
 }
 
-// list is a list of CPUs or NUMA nodes in the kernel's format; one that is longer than any says nothing.
+// list returns a list of CPUs or NUMA nodes in the kernel's format; "" if it is too long.
 func list(text string) string {
-	if len(text) > longestList {
+	if len(text) > maxListLength {
 		return ""
 	}
 	return text
 }
 
-// unifiedFiles are those cgroup files that say anything about a container's memory; the others are left to the runtime.
+// unifiedFiles are the cgroup files that this plugin reads from a request.
 var unifiedFiles = [...]string{"memory.min", "memory.low", "memory.high", "memory.swap.max"}
 
 func unifiedOf(resources *api.LinuxResources) (files map[string]string) {
 	for _, file := range unifiedFiles {
 		value, set := resources.GetUnified()[file]
-		if !set || len(value) > longestValue {
+		if !set || len(value) > maxValueLength {
 			continue
 		}
 		if files == nil {
@@ -192,7 +193,7 @@ func unifiedOf(resources *api.LinuxResources) (files map[string]string) {
 	return files
 }
 
-// adjustmentOf returns nil when nothing is changed.
+// adjustmentOf returns nil if nothing is changed.
 func adjustmentOf(from ledger.Adjustment) *api.ContainerAdjustment {
 	if from.Empty() {
 		return nil
@@ -222,8 +223,8 @@ func updateOf(id string, from ledger.Adjustment) *api.ContainerUpdate {
 	return to
 }
 
-// updatesOf leaves out empty updates. CRI-O drops a plugin when an update of another container fails, so a failure is
-// always to be ignored; the agent's reconciler sees to the container later.
+// updatesOf omits empty updates. CRI-O drops a plugin when an update of another container fails, so failures are always ignored; the agent
+// corrects the container later.
 func updatesOf(from []ledger.Update) []*api.ContainerUpdate {
 	var to []*api.ContainerUpdate
 	for _, update := range from {

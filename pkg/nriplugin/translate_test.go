@@ -108,7 +108,7 @@ func TestContainerOf(t *testing.T) {
 		},
 		"other variables": {&api.Container{Env: []string{"PCIDEVICE=0000:03:02.1", "A=PCIDEVICE_B", "pcidevice_a="}}, ledger.Container{}},
 		"a variable beyond those that are read": {
-			&api.Container{Env: append(slices.Repeat([]string{"A=b"}, mostVariables), "PCIDEVICE_A=0000:03:02.1")}, ledger.Container{},
+			&api.Container{Env: append(slices.Repeat([]string{"A=b"}, maxVariables), "PCIDEVICE_A=0000:03:02.1")}, ledger.Container{},
 		},
 		"no limit named": {
 			&api.Container{State: api.ContainerState_CONTAINER_PAUSED, Linux: &api.LinuxContainer{Resources: &api.LinuxResources{}}},
@@ -138,9 +138,9 @@ func TestTheEnvironmentIsBounded(t *testing.T) {
 		env  []string
 		want int
 	}{
-		"as many as a container may name": {named(claims.MostRefs), claims.MostRefs},
-		"one more":                        {named(claims.MostRefs + 1), claims.MostRefs + 1},
-		"40,000":                          {named(40_000), claims.MostRefs + 1},
+		"as many as a container may name": {named(claims.MaxRefs), claims.MaxRefs},
+		"one more":                        {named(claims.MaxRefs + 1), claims.MaxRefs + 1},
+		"40,000":                          {named(40_000), claims.MaxRefs + 1},
 		"one before many others":          {slices.Concat(ours, other), 1},
 		"one behind many others":          {slices.Concat(other, ours), 1},
 		"one among many others":           {slices.Concat(other, ours, other), 0},
@@ -156,9 +156,9 @@ func TestTheEnvironmentIsBounded(t *testing.T) {
 		container := &api.Container{Env: env}
 		return testing.AllocsPerRun(10, func() { ContainerOf(container) })
 	}
-	few, most := cost(named(3*mostVariables)), cost(named(40_000))
+	few, most := cost(named(3*maxVariables)), cost(named(40_000))
 	if most > 2*few {
-		t.Errorf("40,000 variables take %v allocations, %d take %v", most, 3*mostVariables, few)
+		t.Errorf("40,000 variables take %v allocations, %d take %v", most, 3*maxVariables, few)
 	}
 }
 
