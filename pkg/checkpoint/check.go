@@ -29,15 +29,15 @@ const (
 	doDrain        = "drain the pod, or leave it to the plugin, which keeps it on the nodes it has"
 )
 
-// Check lists what contradicts itself in a state: a node's sums, groups, assignments, entries, per-node amounts. It is
-// what the kubelet compares at its start, when it builds the node map from the entries and finds it different.
+// Check lists the contradictions in a state: a node's sums, groups, assignments, entries, per-node amounts. The kubelet compares the same
+// at its start, when it builds the node map from the entries.
 func Check(s memorymanager.State) []Finding {
 	c := checker{state: s}
 	for _, node := range s.Nodes {
 		c.checkTables(node)
 		c.checkGroup(node)
 	}
-	for _, blocks := range counted(s) {
+	for _, blocks := range countedBlocks(s) {
 		c.checkBlocks(blocks)
 	}
 	c.checkParts()
@@ -66,14 +66,14 @@ func entryName(entry memorymanager.Entry) string {
 	return "pod " + entry.Pod + " container " + entry.Container
 }
 
-// ownedBlocks are blocks that the node map counts.
+// ownedBlocks are blocks that count in the node map.
 type ownedBlocks struct {
 	owner  string
 	blocks []memorymanager.Block
 }
 
-// counted are the containers' blocks, and of pods that have an allocation of their own those.
-func counted(s memorymanager.State) (all []ownedBlocks) {
+// countedBlocks returns the blocks that count in the node map: a pod's, if it is allocated as a whole, or else its containers'.
+func countedBlocks(s memorymanager.State) (all []ownedBlocks) {
 	own := map[string]bool{}
 	for _, entry := range s.Pods {
 		own[entry.Pod] = true
@@ -87,7 +87,7 @@ func counted(s memorymanager.State) (all []ownedBlocks) {
 	return all
 }
 
-// checkTables checks that what a node has is what it gives.
+// checkTables checks the sums of a node's tables.
 func (c *checker) checkTables(node memorymanager.NodeState) {
 	pools := uint64(0)
 	for _, table := range node.Memory {
@@ -135,7 +135,7 @@ func (c *checker) checkGroup(node memorymanager.NodeState) {
 	}
 }
 
-// checkParts checks that what the containers of a pod with an allocation of its own have is a part of it.
+// checkParts checks that, in a pod that is allocated as a whole, the containers' blocks are parts of the pod's.
 func (c *checker) checkParts() {
 	for _, pod := range byPod(c.state) {
 		if pod.Blocks != nil && len(pod.Entries) == 0 {
@@ -171,7 +171,7 @@ func (c *checker) checkBlocks(owned ownedBlocks) {
 	}
 }
 
-// nodeOf returns the node with an id; nil where there is none.
+// nodeOf returns the node with an id; nil if there is none.
 func nodeOf(nodes []memorymanager.NodeState, id int) *memorymanager.NodeState {
 	at := slices.IndexFunc(nodes, func(n memorymanager.NodeState) bool { return n.ID == id })
 	if at < 0 {
@@ -190,7 +190,7 @@ func typeTable(node memorymanager.NodeState, name memorymanager.MemoryType) *mem
 
 func (c *checker) checkAssignments() {
 	assigned := map[int]int{}
-	for _, owned := range counted(c.state) {
+	for _, owned := range countedBlocks(c.state) {
 		for _, block := range owned.blocks {
 			for id := range block.Nodes.All() {
 				assigned[id]++
@@ -220,7 +220,7 @@ func (c *checker) checkGroupSums() {
 	}
 }
 
-// groupSums returns per group and type what the nodes have reserved, and the blocks' sizes.
+// groupSums returns the bytes that the nodes have reserved, and the blocks' sizes, per group and type.
 func groupSums(s memorymanager.State) (reserved, allocated map[groupType]uint64) {
 	reserved, allocated = map[groupType]uint64{}, map[groupType]uint64{}
 	for _, node := range s.Nodes {
@@ -228,7 +228,7 @@ func groupSums(s memorymanager.State) (reserved, allocated map[groupType]uint64)
 			reserved[groupType{node.Cells, table.Type}] += table.Reserved
 		}
 	}
-	for _, owned := range counted(s) {
+	for _, owned := range countedBlocks(s) {
 		for _, block := range owned.blocks {
 			allocated[groupType{block.Nodes, block.Type}] += block.Size
 		}
@@ -236,8 +236,8 @@ func groupSums(s memorymanager.State) (reserved, allocated map[groupType]uint64)
 	return reserved, allocated
 }
 
-// nodesTellAmounts is true when the blocks are where the nodes have reserved bytes.
-func nodesTellAmounts(s memorymanager.State) bool {
+// nodesShowAmounts reports whether the nodes' reserved bytes show where the blocks are.
+func nodesShowAmounts(s memorymanager.State) bool {
 	reserved, allocated := groupSums(s)
 	for key, size := range allocated {
 		if reserved[key] != size {
@@ -251,10 +251,10 @@ func compareGroupType(a, b groupType) int {
 	return cmp.Or(cmp.Compare(a.group.First(), b.group.First()), strings.Compare(string(a.name), string(b.name)))
 }
 
-// checkAmounts compares each node's reserved bytes with the per-node amounts, where all blocks have them.
+// checkAmounts compares each node's reserved bytes with the per-node amounts, if all blocks have these.
 func (c *checker) checkAmounts() {
 	amounts := map[groupType]uint64{} // of groups of one node
-	for _, owned := range counted(c.state) {
+	for _, owned := range countedBlocks(c.state) {
 		for _, block := range owned.blocks {
 			if block.PerNode == nil {
 				return

@@ -8,12 +8,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// appendText appends the text under the kubelet's checksum of layouts V1 and V2: its types as Go syntax, the way k8s.io/utils/dump.ForHash
-// prints them, with a checksum of 0 at the end. Keys are sorted, numbers as numbers.
-func (t texts) appendText(b []byte, format Format, policy string) []byte {
+// appendHashText appends the text that the kubelet hashes for the checksum of layouts V1 and V2: its types as Go syntax, as
+// k8s.io/utils/dump.ForHash prints them, with the checksum 0. Keys are sorted, numbers by value.
+func (t encodedState) appendHashText(b []byte, format Format, policy string) []byte {
 	b = append(append(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)"...), validUTF8(policy)...)
 	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', t.Nodes, appendNodeText)
-	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', t.pods, func(b []byte, p *podText) []byte { return append(b, p.text...) })
+	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', t.pods, func(b []byte, p *encodedPod) []byte { return append(b, p.hashText...) })
 	if format == V2 {
 		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', t.Pods, appendPodEntryText)
 	}
@@ -69,8 +69,8 @@ func fnv1a(text []byte) uint32 {
 	return sum.Sum32()
 }
 
-// amountsSum is the checksum of the per-node amounts, which the kubelet's checksum does not cover. It adds up the pods' checksums, and is 0
-// without amounts.
+// amountsSum returns the checksum of the per-node amounts, which the kubelet's checksum does not cover. It is the sum of the pods'
+// checksums; 0 without amounts.
 func amountsSum(s memorymanager.State) (sum uint32) {
 	for _, pod := range byPod(s) {
 		text := amountsText(pod.Pod, "", pod.Blocks)

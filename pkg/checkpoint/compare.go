@@ -10,16 +10,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// What to do where a state and a machine differ.
+// What to do if a state and a machine differ.
 const (
 	doRebase  = "nothing for the plugin, which takes the machine's value at its start; a kubelet needs the node drained and the file removed"
 	doReserve = "compare reservedMemory with the configuration under which the file was written"
 	doMachine = "look whether the file is of this machine, and whether its firmware hides the node"
 )
 
-// Compare lists where a state does not fit a machine: nodes is the node map of that machine without allocations.
-// Ordinary memory that differs by up to tolerance bytes a node is left out, if the allocations still fit; 0 is as strict as a
-// kubelet without memory-drift-tolerance.
+// Compare lists where a state does not fit a machine. nodes is the machine's node map without allocations. A difference in ordinary memory
+// of up to tolerance bytes a node is ignored, if the allocations still fit. A tolerance of 0 is as strict as a kubelet without
+// memory-drift-tolerance.
 func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance uint64) []Finding {
 	var c checker
 	for _, now := range nodes {
@@ -38,20 +38,20 @@ func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance u
 	return c.findings
 }
 
-// compareGroups checks that what is allocated on each group of nodes still fits them, whatever the tolerance: memory may lie
-// on any node of its group.
+// compareGroups checks, whatever the tolerance, that the allocations on each group of nodes still fit: memory may be on any node of its
+// group.
 func (c *checker) compareGroups(s memorymanager.State, nodes []memorymanager.NodeState) {
 	reserved, _ := groupSums(s)
 	for _, key := range slices.SortedFunc(maps.Keys(reserved), compareGroupType) {
-		gives, there := uint64(0), nodeset.Set(0)
+		allocatable, there := uint64(0), nodeset.Set(0)
 		for _, now := range nodes {
 			if table := typeTable(now, key.name); table != nil && key.group.Has(now.ID) {
-				gives += table.Allocatable
+				allocatable += table.Allocatable
 				there = there.Union(nodeset.Of(now.ID))
 			}
 		}
-		if there == key.group && reserved[key] > gives { // what is gone has been reported
-			s := quantity.Apart(reserved[key], gives)
+		if there == key.group && reserved[key] > allocatable { // missing nodes have been reported
+			s := quantity.Apart(reserved[key], allocatable)
 			c.add("nodes "+key.group.String(), doDrain, "%s: the memory assignment does not fit the machine state: containers have %s, the machine gives %s",
 				key.name, s[0], s[1])
 		}
@@ -63,20 +63,20 @@ func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uin
 	for _, table := range now.Memory {
 		tolerance := tolerance
 		if table.Type != memorymanager.Memory {
-			tolerance = 0 // huge pages do not move by themselves
+			tolerance = 0 // the number of huge pages does not drift
 		}
 		old := typeTable(stored, table.Type)
 		switch {
-		case old == nil && table.Total == 0: // a pool that is listed but empty
+		case old == nil && table.Total == 0: // an empty pool
 		case old == nil:
 			c.add(where, doRebase, "%s: %s on the machine, none in the file", table.Type, quantity.Short(table.Total))
 		case distance(old.SystemReserved, table.SystemReserved) > 0:
 			s := quantity.Apart(old.SystemReserved, table.SystemReserved)
 			c.add(where, doReserve, "%s: systemReserved is %s in the file and %s here", table.Type, s[0], s[1])
 		case distance(old.Total, table.Total) > tolerance:
-			c.add(where, doRebase, "%s: total is %s", table.Type, moved(old.Total, table.Total, tolerance))
+			c.add(where, doRebase, "%s: total is %s", table.Type, difference(old.Total, table.Total, tolerance))
 		case distance(old.Allocatable, table.Allocatable) > tolerance:
-			c.add(where, doRebase, "%s: allocatable is %s", table.Type, moved(old.Allocatable, table.Allocatable, tolerance))
+			c.add(where, doRebase, "%s: allocatable is %s", table.Type, difference(old.Allocatable, table.Allocatable, tolerance))
 		}
 		if old != nil && old.Reserved > table.Allocatable+tolerance {
 			s := quantity.Apart(old.Reserved, table.Allocatable)
@@ -90,8 +90,8 @@ func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uin
 	}
 }
 
-// moved says how far a size has moved.
-func moved(file, machine, tolerance uint64) string {
+// difference describes the difference between a size in the file and on the machine.
+func difference(file, machine, tolerance uint64) string {
 	s := quantity.Apart(file, machine, distance(file, machine), tolerance)
 	return fmt.Sprintf("%s in the file and %s on the machine, %s apart (tolerated %s)", s[0], s[1], s[2], s[3])
 }
@@ -100,8 +100,7 @@ func hasMemory(t memorymanager.TypeTable) bool { return t.Total > 0 }
 
 func distance(a, b uint64) uint64 { return max(a, b) - min(a, b) }
 
-// ReserveAs returns the nodes of a machine with what the state has reserved for the system on them, to compare the rest
-// where the configuration is not known.
+// ReserveAs returns a machine's nodes with the state's systemReserved, so that the rest can be compared without the configuration.
 func ReserveAs(s memorymanager.State, nodes []memorymanager.NodeCapacity) []memorymanager.NodeCapacity {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {

@@ -18,23 +18,23 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// extras are the keys beside those of the V1 schema, which the kubelet of V1 skips.
+// extras are the keys beyond V1, which kubelets that read V1 skip.
 type extras struct {
-	// Data is the state as a string and DataChecksum its sum: kubelets from 1.37.
+	// Data is the state as a string, and DataChecksum its checksum: kubelets from 1.37.
 	Data         string `json:"data"`
 	DataChecksum uint64 `json:"dataChecksum"`
-	// PodEntries are the pods' own blocks, which kubelets with the feature gate PodLevelResourceManagers write.
+	// PodEntries are the pods' own blocks, written by kubelets with the feature gate PodLevelResourceManagers.
 	PodEntries map[string]podEntry `json:"podEntries"`
-	// MachineState has the old key of the groups.
+	// MachineState has the groups under their old key.
 	MachineState map[int]struct {
 		Nodes []int `json:"nodes"`
 	} `json:"machineState"`
-	// Entries and PerNodeChecksum are ours, and so are the amounts of PodEntries.
+	// Entries and PerNodeChecksum are this plugin's, and so are the amounts in PodEntries.
 	Entries         map[string]map[string][]amounts `json:"entries"`
 	PerNodeChecksum uint32                          `json:"perNodeChecksum"`
 }
 
-// amounts are where the bytes of a block are.
+// amounts are the bytes of a block on each node.
 type amounts struct {
 	PerNode map[int]uint64 `json:"perNode"`
 }
@@ -53,12 +53,12 @@ func (e podEntry) split() (blocks []state.Block, with []amounts) {
 	return blocks, with
 }
 
-// Decode reads the text of a state file in any of the kubelet's layouts, compact, pretty-printed or with its keys in
-// another order. It refuses what the kubelet would refuse by the checksum. A text without checksum, which the kubelet
-// accepts, and the old layout, whose checksum is not known, must pass Check.
+// Decode reads a state file in any of the kubelet's layouts, compact, pretty-printed or with reordered keys. It refuses a wrong checksum,
+// as the kubelet does. The kubelet accepts a text without checksum; here such a text must pass Check. So must the old layout, whose
+// checksum cannot be verified.
 func Decode(data []byte) (File, error) {
-	file, damage, err := decode(data)
-	if err = cmp.Or(damage, err); err != nil {
+	file, mismatch, err := decode(data)
+	if err = cmp.Or(mismatch, err); err != nil {
 		return File{}, err
 	}
 	if !file.Verified {
@@ -69,8 +69,8 @@ func Decode(data []byte) (File, error) {
 	return file, nil
 }
 
-// decode reads a text. damage is a checksum that is not the content's, err a content that is no state.
-func decode(data []byte) (file File, damage, err error) {
+// decode reads a text. mismatch is a wrong checksum; err is a content that is no state.
+func decode(data []byte) (file File, mismatch, err error) {
 	content, more, err := parse(data)
 	if err != nil {
 		return File{}, nil, err
@@ -80,26 +80,26 @@ func decode(data []byte) (file File, damage, err error) {
 	case more.Data != "" || more.DataChecksum != 0:
 		file.Format, file.Checksum = V3, uint32(more.DataChecksum)
 		if sum := uint64(dataSum(more.Data)); sum != more.DataChecksum {
-			damage = damaged("dataChecksum", more.DataChecksum, "data has", sum)
+			mismatch = mismatchError("dataChecksum", more.DataChecksum, "data has", sum)
 		}
-		file.Verified = damage == nil
+		file.Verified = mismatch == nil
 		if content, more, err = parse([]byte(more.Data)); err != nil {
-			return file, damage, fmt.Errorf("data: %w", err)
+			return file, mismatch, fmt.Errorf("data: %w", err)
 		}
 	case useOldGroups(content, more):
 		file.Format, file.Checksum = Nodes, uint32(content.Checksum)
 	case content.Checksum != 0:
 		file.Checksum = uint32(content.Checksum)
-		file.Format, file.Verified, damage = verify(content, more.PodEntries)
+		file.Format, file.Verified, mismatch = verify(content, more.PodEntries)
 	}
 	if file.Policy = content.PolicyName; file.Policy != PolicyStatic && file.Policy != policyNone {
-		return file, damage, fmt.Errorf("policyName is %q, want %q or %q", file.Policy, PolicyStatic, policyNone)
+		return file, mismatch, fmt.Errorf("policyName is %q, want %q or %q", file.Policy, PolicyStatic, policyNone)
 	}
 	file.State, err = convert(content, more)
-	return file, damage, err
+	return file, mismatch, err
 }
 
-func damaged(key string, stored uint64, what string, sum uint64) error {
+func mismatchError(key string, stored uint64, what string, sum uint64) error {
 	return fmt.Errorf("%s is %d, but %s %d: the file was changed or damaged after it was written", key, stored, what, sum)
 }
 
@@ -144,7 +144,7 @@ func inJSON(kind reflect.Kind) string {
 	return "a whole number"
 }
 
-// useOldGroups fills the groups from the old key; false when the text has none of them.
+// useOldGroups fills the groups from the old key, and reports whether the text has it.
 func useOldGroups(content *state.MemoryManagerCheckpoint, more extras) bool {
 	used := false
 	for id, node := range content.MachineState {
@@ -155,9 +155,9 @@ func useOldGroups(content *state.MemoryManagerCheckpoint, more extras) bool {
 	return used
 }
 
-// verify compares the stored checksum with the one of the content, as every kubelet from 1.21 does, and says in which
-// layout it is right. The one of V1 does not vouch for pod entries.
-func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry) (format Format, verified bool, damage error) {
+// verify compares the stored checksum with the content's, as every kubelet from 1.21 does, and returns the layout in which it is right.
+// V1's does not cover pod entries.
+func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry) (format Format, verified bool, mismatch error) {
 	stored := content.Checksum
 	content.Checksum = 0
 	text := dump.ForHash(content)
@@ -175,7 +175,7 @@ func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry)
 	if uint64(stored) == uint64(fnv1a([]byte(withPods))) {
 		return V2, true, nil
 	}
-	return V1, false, damaged("checksum", uint64(stored), "the content has", uint64(sum))
+	return V1, false, mismatchError("checksum", uint64(stored), "the content has", uint64(sum))
 }
 
 func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager.State, error) {
@@ -208,12 +208,12 @@ func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager
 		}
 	}
 	if sum := amountsSum(s); sum != more.PerNodeChecksum {
-		return s, damaged("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(sum))
+		return s, mismatchError("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(sum))
 	}
 	return s, nil
 }
 
-// convertBlocks sorts them by type: a kubelet writes them in any order.
+// convertBlocks sorts blocks by type: a kubelet writes them in any order.
 func convertBlocks(where string, blocks []state.Block, with []amounts) (converted []memorymanager.Block, err error) {
 	for i, block := range blocks {
 		one, err := convertBlock(block)

@@ -6,39 +6,39 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Encode returns the state file's text in the oldest layout that holds the state: V1, which every kubelet from 1.21 reads,
-// or V3 when pods have allocations of their own.
+// Encode returns the state file's text in the oldest layout that holds the state: V1, which every kubelet from 1.21 reads, or V3 if pods
+// are allocated as a whole.
 //
-// How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
-// are left out. They are written where the nodes do not show it, because containers are allocated beyond what a node has: in a key of
-// each block, "perNode", and a key "perNodeChecksum" at the end. The kubelet skips both.
+// The nodes' reserved bytes normally show how much of a group's blocks is on each node, so the blocks' PerNode amounts are left out. If
+// more is allocated than a node has, the nodes do not show it. Then each block has a key "perNode", and the file ends with a key
+// "perNodeChecksum". The kubelet skips both.
 func Encode(policy string, s memorymanager.State) []byte {
-	return textsOf(withAmountsNeeded(s)).appendFile(nil, "", policy)
+	return encodeState(withAmountsNeeded(s)).appendFile(nil, "", policy)
 }
 
-// texts are a state with what each pod's containers are in its text, which is most of it and the same after most decisions.
-type texts struct {
+// encodedState is a state with the encoded containers of each pod. These are most of the text, and few change at a decision.
+type encodedState struct {
 	memorymanager.State
-	pods    []*podText // of Entries
-	amounts bool       // there are PerNode amounts
+	pods    []*encodedPod // from Entries
+	amounts bool          // some block has PerNode
 }
 
-// podText is a pod's containers in the file, and in the text that the kubelet's checksum is of.
-type podText struct {
-	pod        string
-	file, text []byte
+// encodedPod is the encoding of a pod's containers: in the file, and in the text that the kubelet hashes.
+type encodedPod struct {
+	pod            string
+	json, hashText []byte
 }
 
-func textsOf(s memorymanager.State) texts {
-	t := texts{State: s, amounts: hasAmounts(s)}
+func encodeState(s memorymanager.State) encodedState {
+	t := encodedState{State: s, amounts: hasAmounts(s)}
 	for _, pod := range byPod(memorymanager.State{Entries: s.Entries}) {
-		t.pods = append(t.pods, &podText{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
+		t.pods = append(t.pods, &encodedPod{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
 	}
 	return t
 }
 
-// appendFile appends a layout, or the oldest that holds the state.
-func (t texts) appendFile(b []byte, format Format, policy string) []byte {
+// appendFile appends the file in a layout; "" is the oldest that holds the state.
+func (t encodedState) appendFile(b []byte, format Format, policy string) []byte {
 	switch {
 	case format == "" && len(t.Pods) == 0:
 		format = V1
@@ -46,15 +46,15 @@ func (t texts) appendFile(b []byte, format Format, policy string) []byte {
 		format = V3
 	}
 	whole := t
-	if format == V3 && t.amounts { // what stands beside the data is for kubelets that read V1
-		t = textsOf(withoutAmounts(t.State))
+	if format == V3 && t.amounts { // the part outside of data is for kubelets that read V1
+		t = encodeState(withoutAmounts(t.State))
 	}
 	if format != V2 {
 		t.Pods = nil
 	}
 	b = t.appendState(b, policy)
 	end := len(b)
-	b = t.appendText(b, format, policy)
+	b = t.appendHashText(b, format, policy)
 	sum := fnv1a(b[end:])
 	b = appendField(b[:end], `,"checksum":`, uint64(sum))
 	b = t.appendAmountsSum(b)
@@ -66,15 +66,15 @@ func (t texts) appendFile(b []byte, format Format, policy string) []byte {
 	return append(b, '}')
 }
 
-// appendAmountsSum appends the checksum of the per-node amounts, where there are any.
-func (t texts) appendAmountsSum(b []byte) []byte {
+// appendAmountsSum appends the checksum of the per-node amounts, if there are any.
+func (t encodedState) appendAmountsSum(b []byte) []byte {
 	if !t.amounts {
 		return b
 	}
 	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(t.State)))
 }
 
-// byPod groups a state's allocations by pod; its entries are sorted by pod. Pods without allocated containers come last.
+// byPod groups a state's allocations by pod. The entries must be sorted by pod. Pods without allocated containers come last.
 func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
 	own := make(map[string][]memorymanager.Block, len(s.Pods))
 	for _, entry := range s.Pods {
@@ -90,15 +90,15 @@ func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
 		delete(own, rest[0].Pod)
 		rest = rest[n:]
 	}
-	for pod, blocks := range own { // of no container, as a kubelet leaves one that crashed
+	for pod, blocks := range own { // without containers, as a crashed kubelet may leave a pod
 		pods = append(pods, memorymanager.PodAllocations{Pod: pod, Blocks: blocks})
 	}
 	return pods
 }
 
-// withAmountsNeeded is a state that has PerNode amounts only where its nodes do not show them.
+// withAmountsNeeded returns the state with PerNode amounts only if its nodes do not show them.
 func withAmountsNeeded(s memorymanager.State) memorymanager.State {
-	if hasAmounts(s) && nodesTellAmounts(s) {
+	if hasAmounts(s) && nodesShowAmounts(s) {
 		return withoutAmounts(s)
 	}
 	return s

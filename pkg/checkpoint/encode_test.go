@@ -161,7 +161,7 @@ func TestTheTextFollowsDecisions(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := randomState(random)
-	kept := textsOf(s)
+	kept := encodeState(s)
 	for step := range 500 {
 		s.Nodes = randomState(random).Nodes
 		pod := strconv.Itoa(random.IntN(40))
@@ -173,7 +173,7 @@ func TestTheTextFollowsDecisions(t *testing.T) {
 		s.Entries = append(s.Entries, entries...)
 		s = sortedState(s)
 		if random.IntN(10) == 0 {
-			kept = textsOf(s)
+			kept = encodeState(s)
 		} else {
 			kept = kept.decided(s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries})
 		}
@@ -234,7 +234,7 @@ func TestAmountsThatTheNodesDoNotTellSurvive(t *testing.T) {
 }
 
 func TestAmountsAreLeftOutAfterADecision(t *testing.T) {
-	after := textsOf(overfull()).decided(overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
+	after := encodeState(overfull()).decided(overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
 	if text := after.appendFile(nil, "", PolicyStatic); strings.Contains(string(text), `"perNode"`) {
 		t.Fatalf("old amounts are still there: %s", text)
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// The state file's JSON, appended as encoding/json would write the kubelet's types, whose reflection and maps take several times as long.
+// The functions below append the JSON that encoding/json would write for the kubelet's types. Its reflection takes several times as long.
 
 // appendState appends everything before the checksum.
-func (t texts) appendState(b []byte, policy string) []byte {
+func (t encodedState) appendState(b []byte, policy string) []byte {
 	b = appendString(append(b, `{"policyName":`...), policy)
 	nodes := slices.SortedFunc(slices.Values(t.Nodes), func(x, y memorymanager.NodeState) int { // "10" before "2"
 		return cmp.Compare(strconv.Itoa(x.ID), strconv.Itoa(y.ID))
 	})
 	b = append(appendList(append(b, `,"machineState":{`...), ',', nodes, appendNodeJSON), '}')
 	if len(t.pods) > 0 {
-		b = append(appendList(append(b, `,"entries":{`...), ',', t.pods, func(b []byte, p *podText) []byte { return append(b, p.file...) }), '}')
+		b = append(appendList(append(b, `,"entries":{`...), ',', t.pods, func(b []byte, p *encodedPod) []byte { return append(b, p.json...) }), '}')
 	}
 	if len(t.Pods) > 0 {
 		b = append(appendList(append(b, `,"podEntries":{`...), ',', t.Pods, appendPodEntryJSON), '}')
@@ -92,7 +92,7 @@ func appendField(b []byte, name string, value uint64) []byte {
 
 func appendInt(b []byte, value int) []byte { return strconv.AppendInt(b, int64(value), 10) }
 
-// appendString quotes a name. The names of Kubernetes are plain; what is not is left to encoding/json.
+// appendString quotes a name. Kubernetes names need no escaping; encoding/json handles others.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || strings.IndexByte(`"\<>&`, c) >= 0 {
@@ -106,5 +106,5 @@ func appendString(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// validUTF8 replaces what JSON can not hold, so that the checksum is of what a reader sees.
+// validUTF8 replaces what JSON cannot hold, so that the checksum matches what a reader sees.
 func validUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -10,11 +10,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// CorruptError says why a state file could not be used and where it is kept.
+// CorruptError says why a state file could not be used, and its new name.
 type CorruptError = durable.DamagedError
 
-// ReadFile reads a state file, a kubelet's or ours, and leaves it where it is. The error is a *CorruptError when the
-// content is bad, else the file system's.
+// ReadFile reads a state file, a kubelet's or this plugin's, and does not move it. The error is a *CorruptError if the content is bad, else
+// the file system's.
 func ReadFile(path string) (File, error) {
 	data, err := durable.ReadFile(path)
 	if err != nil {
@@ -27,11 +27,11 @@ func ReadFile(path string) (File, error) {
 	return file, nil
 }
 
-// doRestore is what to do about a file that can not be read or trusted.
+// doRestore is what to do about a file that cannot be read or trusted.
 const doRestore = "put a good copy in its place; or leave it to the plugin, which keeps a bad file aside and rebuilds the node map from the running containers; a kubelet needs the node drained and the file removed"
 
-// Import makes a state file, usually a kubelet's, the state of a store, durably. A state with containers that is there
-// already is not replaced unless force is set; it is then kept aside, and kept says where.
+// Import writes a state file, usually a kubelet's, durably into a store. An existing state with containers is replaced only if force is
+// set; it is then preserved as kept.
 func Import(store *Store, file File, force bool) (kept string, err error) {
 	if file.Policy != PolicyStatic {
 		return "", fmt.Errorf("policyName is %q: there is nothing to take over, want %q", file.Policy, PolicyStatic)
@@ -42,43 +42,43 @@ func Import(store *Store, file File, force bool) (kept string, err error) {
 	case err != nil:
 		return "", err
 	}
-	there, err := ReadFile(store.Path())
-	empty := errors.Is(err, fs.ErrNotExist) || err == nil && len(there.State.Entries) == 0
+	existing, err := ReadFile(store.Path())
+	empty := errors.Is(err, fs.ErrNotExist) || err == nil && len(existing.State.Entries) == 0
 	switch {
 	case empty:
 	case !force && err != nil:
 		return "", fmt.Errorf("not replaced without --force: %w", err)
 	case !force:
-		return "", fmt.Errorf("%s has %d containers, not replaced without --force", store.Path(), len(there.State.Entries))
+		return "", fmt.Errorf("%s has %d containers, not replaced without --force", store.Path(), len(existing.State.Entries))
 	default:
-		if kept, err = store.setAside("replaced"); err != nil {
+		if kept, err = store.preserve("replaced"); err != nil {
 			return "", err
 		}
 	}
 	return kept, store.Save(file.State)
 }
 
-// doPodLevel is what to do about pod entries that a kubelet does not take.
+// doPodLevel is what to do about pod entries that a kubelet does not read.
 const doPodLevel = "drain the pods with pod-level resources, or start that kubelet with the feature gate PodLevelResourceManagers"
 
 // Targets are the kubelets that Export writes for.
 var Targets = []string{"1.35", "1.36", "1.37"}
 
-// Export returns the text of a state as a kubelet of the target version accepts it at its start, without anything of ours;
-// "" is any version. The findings are what it would refuse. A state with pod entries is for kubelets from 1.36 that have the
-// feature gate PodLevelResourceManagers on: warning says so.
+// Export returns the text of a state as a kubelet of the target version accepts it at its start, without this plugin's keys; "" is any
+// version. findings are what the kubelet would refuse. A state with pod entries needs a kubelet from 1.36 with the feature gate
+// PodLevelResourceManagers; warning says so.
 func Export(file File, target string) (text []byte, warning string, findings []Finding) {
 	s := withoutAmounts(file.State)
 	findings = Check(s)
 	if len(s.Pods) == 0 {
-		return textsOf(s).appendFile(nil, V1, file.Policy), "", findings
+		return encodeState(s).appendFile(nil, V1, file.Policy), "", findings
 	}
 	warning = fmt.Sprintf("%d pods have an allocation of their own: a kubelet without the feature gate PodLevelResourceManagers refuses this file", len(s.Pods))
 	switch target {
 	case "1.36":
-		return textsOf(s).appendFile(nil, V2, file.Policy), warning, findings
+		return encodeState(s).appendFile(nil, V2, file.Policy), warning, findings
 	case "1.37":
-		return textsOf(s).appendFile(nil, V3, file.Policy), warning, findings
+		return encodeState(s).appendFile(nil, V3, file.Policy), warning, findings
 	}
 	where, what := "kubelet "+target, "reads no allocations of pods, and the state has %d"
 	if target == "" {
@@ -106,16 +106,16 @@ func blocksAlone(blocks []memorymanager.Block) []memorymanager.Block {
 	return blocks
 }
 
-// Verify reads a state file, also a damaged one as far as that goes, and lists everything that is wrong with it: what
-// can not be read, a wrong checksum, and what Check finds. The error is of reading the file.
+// Verify reads a state file, even a damaged one as far as possible, and lists everything that is wrong with it: unreadable content, a wrong
+// checksum, and the findings of Check. The error is from reading the file.
 func Verify(path string) (File, []Finding, error) {
 	data, err := durable.ReadFile(path)
 	if err != nil {
 		return File{}, nil, fmt.Errorf("reading the state file: %w", err)
 	}
-	file, damage, err := decode(data)
+	file, mismatch, err := decode(data)
 	var findings []Finding
-	for _, wrong := range []error{damage, err} {
+	for _, wrong := range []error{mismatch, err} {
 		if wrong != nil {
 			findings = append(findings, Finding{Where: path, What: wrong.Error(), Do: doRestore})
 		}

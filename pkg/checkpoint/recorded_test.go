@@ -67,12 +67,12 @@ func TestRecordedStateFilesEncodeToTheSameText(t *testing.T) {
 	same := map[Format]int{}
 	sorted := 0
 	for _, recorded := range recordedTexts(t) {
-		file, damage, err := decode([]byte(recorded.Text))
-		if damage != nil || err != nil {
-			t.Errorf("%s: %v, %v", recorded.Name, damage, err)
+		file, mismatch, err := decode([]byte(recorded.Text))
+		if mismatch != nil || err != nil {
+			t.Errorf("%s: %v, %v", recorded.Name, mismatch, err)
 			continue
 		}
-		again := string(textsOf(file.State).appendFile(nil, file.Format, file.Policy))
+		again := string(encodeState(file.State).appendFile(nil, file.Format, file.Policy))
 		if again == recorded.Text {
 			same[file.Format]++
 			continue

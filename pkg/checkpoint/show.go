@@ -19,7 +19,7 @@ type Listing struct {
 	Verified   bool                `json:"verified"`
 	Nodes      []NodeListing       `json:"nodes"`
 	Containers []AllocationListing `json:"containers"`
-	// Pods are those with pod-level resources; the blocks of their containers are parts of theirs.
+	// Pods are those with pod-level resources; their containers' blocks are parts of their own.
 	Pods []AllocationListing `json:"pods,omitempty"`
 }
 
@@ -41,14 +41,14 @@ type MemoryListing struct {
 	Free           uint64 `json:"free"`
 }
 
-// AllocationListing has the blocks of one container, or of a pod as a whole.
+// AllocationListing has the blocks of a container, or of a pod as a whole.
 type AllocationListing struct {
 	Pod       string         `json:"pod"`
 	Container string         `json:"container,omitempty"`
 	Blocks    []BlockListing `json:"blocks"`
 }
 
-// BlockListing is a container's memory of one type. PerNode is there only when the nodes do not show it.
+// BlockListing is a container's memory of one type. PerNode is present only if the nodes do not show it.
 type BlockListing struct {
 	Type    string         `json:"type"`
 	Size    uint64         `json:"size"`
@@ -56,7 +56,7 @@ type BlockListing struct {
 	PerNode map[int]uint64 `json:"perNode,omitempty"`
 }
 
-// NewListing returns the listing of the file that was read from path.
+// NewListing returns the listing of a file that was read from path.
 func NewListing(path string, file File) Listing {
 	out := Listing{
 		File: path, Policy: file.Policy, Format: file.Format, Checksum: file.Checksum, Verified: file.Verified,
@@ -121,7 +121,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 	return table.Flush()
 }
 
-// WriteFindings writes one finding a line, and below it what to do.
+// WriteFindings writes each finding on a line, and what to do on the next one.
 func WriteFindings(out io.Writer, findings []Finding) error {
 	var text strings.Builder
 	for _, finding := range findings {

@@ -24,7 +24,7 @@ type Store struct {
 	bad    bool            // a state file that could not be read is still in its place
 }
 
-// Open creates the folder (mode 0700) when it is missing.
+// Open creates the folder (mode 0700) if it is missing.
 func Open(dir string) (*Store, error) {
 	s := &Store{dir: dir}
 	if err := s.openFolder(); err != nil {
@@ -33,7 +33,7 @@ func Open(dir string) (*Store, error) {
 	return s, nil
 }
 
-// openFolder opens and locks the folder again when it was removed or replaced.
+// openFolder opens and locks the folder again if it was removed or replaced.
 func (s *Store) openFolder() error {
 	if s.folder != nil && s.folder.IsInPlace() {
 		return nil
@@ -65,14 +65,14 @@ func (s *Store) closeFolder() error {
 	return err
 }
 
-// Path is where the state file is.
+// Path returns the path of the state file.
 func (s *Store) Path() string { return filepath.Join(s.dir, FileName) }
 
-// ErrInUse is the error of Lock when another process has the folder.
+// ErrInUse is the error of Lock if another process has the lock.
 var ErrInUse = errors.New("another nri-memory-manager is running with this state folder")
 
-// Lock keeps the folder for this process until Close, or its end: two writers would each lose the other's decisions. The error is
-// ErrInUse while another process has it.
+// Lock locks the folder until Close or the end of the process: two writers would lose each other's decisions. The error is ErrInUse if
+// another process has the lock.
 func (s *Store) Lock() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Store) lock() error {
 	return nil
 }
 
-// Close releases the folder. A write that hangs keeps it until the process ends.
+// Close releases the folder. A hanging write keeps it until the process ends.
 func (s *Store) Close() error {
 	if !s.mu.TryLock() {
 		return fmt.Errorf("closing the state folder %s: a write is under way", s.dir)
@@ -111,8 +111,8 @@ func (s *Store) Close() error {
 	return s.closeFolder()
 }
 
-// Load reads the state file. The error is fs.ErrNotExist when there is none, and a *CorruptError when it was bad: it is
-// then set aside as <file>.corrupt-<time>. Any other error is of reading it; the next Save sets the file aside then.
+// Load reads the state file. The error is fs.ErrNotExist if there is none. If the content is bad, the error is a *CorruptError and the file
+// is preserved as <file>.corrupt-<time>. Any other error is from reading it; the next Save then preserves the file.
 func (s *Store) Load() (File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,30 +130,30 @@ func (s *Store) Load() (File, error) {
 	return File{}, fmt.Errorf("reading the state file: %w", err)
 }
 
-// HadFile reports whether there was a state file that was set aside.
+// HadFile reports whether a state file was preserved.
 func (s *Store) HadFile() bool {
 	kept, _ := filepath.Glob(s.Path() + ".*-*") // the pattern is good
 	return len(kept) > 0
 }
 
-// setAside moves a good state file out of the way.
-func (s *Store) setAside(why string) (string, error) {
+// preserve renames a good state file before it is replaced.
+func (s *Store) preserve(why string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return durable.SetAside(s.Path(), why)
+	return durable.Preserve(s.Path(), why)
 }
 
-// Save writes the state durably: it is on disk, whole, when Save returns nil.
+// Save writes the state durably: when it returns nil, the state is on disk.
 func (s *Store) Save(state memorymanager.State) error {
 	return s.change(func() error { return s.folder.WriteFile(FileName, Encode(PolicyStatic, state), 0o600) })
 }
 
-// write replaces the state file, for a daemon that may be killed; sync has it on disk.
+// write replaces the state file, which then survives the process; sync writes it to disk.
 func (s *Store) write(data []byte) error {
 	return s.change(func() error { return s.folder.Replace(FileName, data, 0o600) })
 }
 
-// sync keeps no write from going on.
+// sync does not take the lock, so that writes can go on.
 func (s *Store) sync() error {
 	if err := durable.Sync(s.Path()); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
@@ -161,7 +161,7 @@ func (s *Store) sync() error {
 	return nil
 }
 
-// change writes to the folder. A state file that could not be read is set aside before.
+// change writes to the folder. It preserves a state file that could not be read before.
 func (s *Store) change(write func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Store) change(write func() error) error {
 		return err
 	}
 	if s.bad {
-		if _, err := durable.SetAside(s.Path(), "corrupt"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := durable.Preserve(s.Path(), "corrupt"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("writing the state file: %w", err)
 		}
 		s.bad = false

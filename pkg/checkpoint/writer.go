@@ -10,19 +10,19 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Ticket stands for one decision on its way to the disk.
+// Ticket stands for a decision that is being written.
 type Ticket = durable.Ticket
 
 // Stats are a Writer's counters since its start.
 type Stats = durable.Stats
 
-// Writer saves decisions in a Store: those that arrive while a write is under way share the next one. Its methods are safe
-// for concurrent use, and none but Ticket.Wait and Close waits for the disk.
+// Writer saves decisions in a Store. Decisions that arrive during a write share the next one. Its methods are safe for concurrent use. Only
+// Ticket.Wait and Close wait for the disk.
 type Writer struct {
 	file *durable.Writer
 
 	mu    sync.Mutex
-	state texts // what the file should have; its slices are never changed
+	state encodedState // the desired content; its slices are never modified
 }
 
 // NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
@@ -30,9 +30,9 @@ func NewWriter(store *Store) *Writer {
 	return &Writer{file: durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write, Sync: store.sync})}
 }
 
-// Submit hands over what one decision changed: the node map and all allocations of the pod that it was about (none: the
-// pod is gone). The slices are the writer's then. The caller holds its own lock, so that decisions arrive in their order.
-// A decision that allocates more than a node has is for Replace, which writes where the bytes are.
+// Submit writes what a decision has changed: the node map and all allocations of its pod, empty if the pod is gone. The writer owns the
+// slices then. The caller holds its own lock, so that decisions arrive in their order. A decision that allocates more than a node has needs
+// Replace, which also writes on which nodes the bytes are.
 func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,9 +40,9 @@ func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAl
 	return w.file.Submit(w.content)
 }
 
-// Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second: a daemon that
-// reads them before that, after a crash, finds a pod that the runtime does not have, and drops them. What needs their memory is itself a
-// decision, so that no file has both.
+// Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second. A daemon that reads
+// them before that, after a crash, drops them, because the runtime does not have the pod. A container that gets their memory is itself a
+// decision, so no file has both.
 func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,53 +50,53 @@ func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 	w.file.Defer(w.content)
 }
 
-// Replace hands over a whole state, at the start and after a Synchronize.
+// Replace writes a whole state, at the start and after a Synchronize.
 func (w *Writer) Replace(s memorymanager.State) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = textsOf(withAmountsNeeded(s))
+	w.state = encodeState(withAmountsNeeded(s))
 	return w.file.Submit(w.content)
 }
 
-// decided is a state after a decision. Its PerNode amounts would not be true any more.
-func (t texts) decided(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) texts {
+// decided returns the state after a decision. It drops the PerNode amounts, which would be wrong.
+func (t encodedState) decided(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) encodedState {
 	if t.amounts {
-		t = textsOf(withoutAmounts(t.State))
+		t = encodeState(withoutAmounts(t.State))
 	}
 	own := memorymanager.State{Entries: pod.Entries}
 	if pod.Blocks != nil {
 		own.Pods = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
 	}
-	its := textsOf(own)
-	return texts{
+	its := encodeState(own)
+	return encodedState{
 		State: memorymanager.State{
 			Nodes:   nodes,
 			Entries: replaced(t.Entries, pod.Entries, pod.Pod, func(e memorymanager.Entry) string { return e.Pod }),
 			Pods:    replaced(t.Pods, own.Pods, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
 		},
-		pods:    replaced(t.pods, its.pods, pod.Pod, func(p *podText) string { return p.pod }),
+		pods:    replaced(t.pods, its.pods, pod.Pod, func(p *encodedPod) string { return p.pod }),
 		amounts: its.amounts,
 	}
 }
 
-// replaced has others in place of all of a pod's. They are sorted by pod.
+// replaced replaces the elements of a pod by others. all is sorted by pod.
 func replaced[E any](all, others []E, pod string, of func(E) string) []E {
 	from := sort.Search(len(all), func(i int) bool { return of(all[i]) >= pod })
 	to := sort.Search(len(all), func(i int) bool { return of(all[i]) > pod })
 	return slices.Concat(all[:from], others, all[to:])
 }
 
-// content is the text of the newest state.
+// content encodes the newest state.
 func (w *Writer) content(buffer []byte) ([]byte, error) {
 	w.mu.Lock()
 	s := w.state
 	w.mu.Unlock()
-	return s.appendFile(buffer, "", PolicyStatic), nil // outside of the lock, which decisions wait for
+	return s.appendFile(buffer, "", PolicyStatic), nil // without the lock, which decisions wait for
 }
 
 // Stats returns the counters.
 func (w *Writer) Stats() Stats { return w.file.Stats() }
 
-// Close writes what is pending, tries once more what failed, and ends the writer. The error is the last write's, or the
-// context's when the disk does not answer.
+// Close writes pending decisions, retries a failed write once, and ends the writer. The error is the last write's, or the context's if the
+// disk does not answer.
 func (w *Writer) Close(ctx context.Context) error { return w.file.Close(ctx) }

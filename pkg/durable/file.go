@@ -1,5 +1,5 @@
-// Package durable keeps files on disk: one way to replace a file, durably or for a process that may be killed, one way
-// to set a damaged file aside, and one writer that lets many changes share a write.
+// Package durable keeps files on disk: it replaces them, durably or for a process that may be killed, preserves damaged ones, and lets many
+// changes share one write.
 package durable
 
 import (
@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteFile replaces a file: the content goes to a temporary file in the same folder, fsync, rename, fsync of the folder.
-// When it returns nil the content is on disk; an error before the rename leaves the file as it was. A process that finds
-// another one writing the same file fails with EWOULDBLOCK.
+// WriteFile replaces a file: it writes a temporary file in the same folder, then fsync, rename, fsync of the folder. When it returns nil,
+// the content is on disk; an error before the rename leaves the old file unchanged. If another process writes the same file, the error is
+// EWOULDBLOCK.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	folder, err := OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -26,7 +26,7 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return folder.WriteFile(filepath.Base(path), data, mode)
 }
 
-// Sync has on disk a file that was replaced by Folder.Replace, and its name. One that is gone needs nothing.
+// Sync writes a file that Folder.Replace has replaced, and its name, to disk. A missing file is no error.
 func Sync(path string) error {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,11 +47,10 @@ func Sync(path string) error {
 	return folder.sync()
 }
 
-// AppendFile adds data to the end of a file that is there. It waits for no fsync: what it adds outlives the process that writes it, not a
-// crash of the machine. An error may leave a part of data in the file. Package os would make twice as many system calls, for each
-// container that is created.
+// AppendFile appends data to an existing file without fsync: the data survives the process, but not a crash of the machine. After an error
+// the file may have a part of data. Package os would make twice as many system calls, for each container that is created.
 func AppendFile(path string, data []byte) error {
-	fd, err := changed("open", path, nil, func() (int, error) {
+	fd, err := mutate("open", path, nil, func() (int, error) {
 		return unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -63,10 +62,10 @@ func AppendFile(path string, data []byte) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// writeAll writes all of data where an open file is.
+// writeAll writes all of data at the file's offset.
 func writeAll(fd int, path string, data []byte) error {
 	for len(data) > 0 {
-		n, err := changed("write", path, data, func() (int, error) { return unix.Write(fd, data) })
+		n, err := mutate("write", path, data, func() (int, error) { return unix.Write(fd, data) })
 		if err != nil {
 			return err
 		}
@@ -75,24 +74,24 @@ func writeAll(fd int, path string, data []byte) error {
 	return nil
 }
 
-// Touch sets the time of a file's last change.
+// Touch sets the modification time of a file.
 func Touch(path string, at time.Time) error {
-	_, err := changed("touch", path, nil, func() (int, error) { return 0, os.Chtimes(path, at, at) })
+	_, err := mutate("touch", path, nil, func() (int, error) { return 0, os.Chtimes(path, at, at) })
 	return err
 }
 
-// maxSize bounds what is read, in bytes; the state of a thousand containers needs 200 KB.
+// maxSize is the largest file that is read, in bytes; the state of a thousand containers needs 200 KB.
 const maxSize = 64 << 20
 
 // DamagedError says why the content of a file could not be used, and where the file is now.
 type DamagedError struct {
 	Path string
-	// Kept is the name that the file was given when it was set aside; empty when it is still in its place.
+	// Kept is the file's new name after it was preserved; empty if the file is still in its place.
 	Kept string
 	Err  error
 }
 
-// Error names the file, what is wrong with it, and where it is kept.
+// Error names the file, its damage, and its new name.
 func (e *DamagedError) Error() string {
 	if e.Kept == "" {
 		return fmt.Sprintf("%s: %v", e.Path, e.Err)
@@ -100,7 +99,7 @@ func (e *DamagedError) Error() string {
 	return fmt.Sprintf("%s: %v (kept as %s)", e.Path, e.Err, e.Kept)
 }
 
-// Unwrap returns what was wrong with the file.
+// Unwrap returns the damage.
 func (e *DamagedError) Unwrap() error { return e.Err }
 
 // ReadFile reads a regular file. The error is fs.ErrNotExist for a missing file and a *DamagedError for one that is too large.
@@ -129,8 +128,8 @@ func kind(mode fs.FileMode) string {
 	return "special file"
 }
 
-// Load reads a file and decodes it. A file that decode refuses is set aside, and the error is a *DamagedError then;
-// otherwise it is ReadFile's.
+// Load reads a file and decodes it. If decode refuses the content, the file is preserved and the error is a *DamagedError. Otherwise the
+// error is ReadFile's.
 func Load(path string, decode func(data []byte) error) error {
 	data, err := ReadFile(path)
 	if err == nil {
@@ -139,7 +138,7 @@ func Load(path string, decode func(data []byte) error) error {
 		}
 	}
 	if damaged, ok := errors.AsType[*DamagedError](err); ok {
-		kept, failure := SetAside(path, "corrupt")
+		kept, failure := Preserve(path, "corrupt")
 		damaged.Kept = kept
 		if failure != nil {
 			damaged.Err = fmt.Errorf("%w; %w", damaged.Err, failure)
@@ -148,8 +147,8 @@ func Load(path string, decode func(data []byte) error) error {
 	return err
 }
 
-// SetAside renames a file to <path>.<why>-<time>, never onto another one, and returns that name.
-func SetAside(path, why string) (kept string, err error) {
+// Preserve renames a file to <path>.<why>-<time> without replacing another file, and returns the new name.
+func Preserve(path, why string) (kept string, err error) {
 	kept = path + "." + why + time.Now().UTC().Format("-20060102T150405.000000000Z")
 	if err = Before("rename", kept, nil); err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, kept, unix.RENAME_NOREPLACE)

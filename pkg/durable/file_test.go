@@ -163,7 +163,7 @@ func killedWriter(number int, dir string) error {
 		Path: path, Sync: func() error { return Sync(path) },
 		Write: func(data []byte) error { return folder.Replace("file", data, 0o600) },
 	})
-	w.lazy = time.Microsecond
+	w.delay = time.Microsecond
 	for n := range 5 {
 		content := bytes.Repeat([]byte{'0' + byte(n)}, 1000+n)
 		if err := w.Submit(func([]byte) ([]byte, error) { return content, nil }).Wait(context.Background()); err != nil {

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// temporary is appended to a file's name for the copy that takes its place. The name is fixed, unlike renameio's random
-// ones: what a crash leaves is overwritten by the next write instead of staying for ever.
+// temporary is the suffix of the file that takes another's place. The name is fixed, unlike renameio's random ones: after a crash the next
+// write overwrites the leftover.
 const temporary = ".tmp"
 
-// Before is called before each system call that changes a file: "open", "write" with the data, "rename" with the new path, "sync" of a
-// file or folder, "touch". Tests and simulations replace it, while nothing is written: it may wait, fail with an errno, or never return, as a
-// disk does; one that tears a write makes a part of it itself.
+// Before is called before each system call that changes a file: "open", "write" with the data, "rename" with the new path, "sync" of a file
+// or folder, "touch". Tests and simulations replace it while nothing is written. Like a disk, it may wait, fail with an errno, or never
+// return. To tear a write, it writes a part of the data itself.
 var Before = func(call, path string, data []byte) error { return nil }
 
-// Folder is an open folder in which files are replaced. It makes its system calls itself: package os would look at every file
-// twice, and allocate, for each container that is created. Its methods are not for concurrent use.
+// Folder is an open folder in which files are replaced. It makes its own system calls, because package os would stat every file twice and
+// allocate, for each container that is created. Its methods are not safe for concurrent use.
 type Folder struct {
 	path     string
 	fd       int
@@ -44,15 +44,14 @@ func OpenFolder(path string) (*Folder, error) {
 	return &Folder{path: path, fd: fd, dev: stat.Dev, ino: stat.Ino}, nil
 }
 
-// IsInPlace reports whether the folder is still the one at its path.
+// IsInPlace reports whether the path still leads to this folder.
 func (f *Folder) IsInPlace() bool {
-	var there unix.Stat_t
-	err := unix.Stat(f.path, &there)
-	return err == nil && there.Dev == f.dev && there.Ino == f.ino
+	var current unix.Stat_t
+	err := unix.Stat(f.path, &current)
+	return err == nil && current.Dev == f.dev && current.Ino == f.ino
 }
 
-// Lock keeps the folder for this process until Close, where every other one asks for it, too: the error is EWOULDBLOCK while another
-// has it.
+// Lock locks the folder against other processes that call Lock, until Close. The error is EWOULDBLOCK if another process has the lock.
 func (f *Folder) Lock() error {
 	if err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return &fs.PathError{Op: "flock", Path: f.path, Err: err}
@@ -61,8 +60,7 @@ func (f *Folder) Lock() error {
 	return nil
 }
 
-// Holder returns the process that has the folder's lock, and 0 where that cannot be known: a process in another PID namespace is not in
-// /proc/locks.
+// Holder returns the process that holds the folder's lock; 0 if unknown. /proc/locks does not show processes in another PID namespace.
 func (f *Folder) Holder() int {
 	text, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -79,9 +77,9 @@ func (f *Folder) Holder() int {
 	return 0
 }
 
-// Close closes the folder, and gives up its lock.
+// Close closes the folder and releases its lock.
 func (f *Folder) Close() error {
-	if f.locked { // a process that is being forked has the descriptor as well, until it runs its program
+	if f.locked { // a forked process also has the descriptor until it calls exec
 		_ = unix.Flock(f.fd, unix.LOCK_UN)
 	}
 	if err := unix.Close(f.fd); err != nil {
@@ -90,7 +88,7 @@ func (f *Folder) Close() error {
 	return nil
 }
 
-// WriteFile is the function of that name, for a file in the folder. In a locked folder nobody else is looked for.
+// WriteFile is the function WriteFile for a file in the folder. In a locked folder it does not check for other writers.
 func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
 	if err := f.replace(name, data, mode, flush); err != nil {
 		return err
@@ -98,8 +96,8 @@ func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
 	return f.sync()
 }
 
-// Replace is WriteFile without its fsyncs: when it returns nil, the content outlives the process. Sync has it outlive a crash of the
-// machine, which may leave an empty or torn file before that.
+// Replace is WriteFile without fsync: when it returns nil, the content survives the process. Until Sync, a crash of the machine may leave
+// an empty or torn file.
 func (f *Folder) Replace(name string, data []byte, mode fs.FileMode) error {
 	return f.replace(name, data, mode, func(int, string) error { return nil })
 }
@@ -110,13 +108,13 @@ func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(
 		flags |= unix.O_TRUNC
 	}
 	path := filepath.Join(f.path, copied)
-	fd, err := changed("open", path, nil, func() (int, error) { return unix.Openat(f.fd, copied, flags, uint32(mode.Perm())) })
+	fd, err := mutate("open", path, nil, func() (int, error) { return unix.Openat(f.fd, copied, flags, uint32(mode.Perm())) })
 	if err != nil {
 		return f.failed("open", copied, err)
 	}
 	defer unix.Close(fd) // after the rename: until then its lock keeps other processes off the file
 	if !f.locked {
-		if err := f.claim(fd, copied, mode); err != nil {
+		if err := f.lockFile(fd, copied, mode); err != nil {
 			return err
 		}
 	}
@@ -125,10 +123,10 @@ func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(
 		op, failed = "sync", flush(fd, path)
 	}
 	if failed != nil {
-		_ = unix.Unlinkat(f.fd, copied, 0) // gives a full disk its room back
+		_ = unix.Unlinkat(f.fd, copied, 0) // frees space on a full disk
 		return f.failed(op, copied, failed)
 	}
-	_, err = changed("rename", filepath.Join(f.path, name), nil, func() (int, error) { return 0, unix.Renameat(f.fd, copied, f.fd, name) })
+	_, err = mutate("rename", filepath.Join(f.path, name), nil, func() (int, error) { return 0, unix.Renameat(f.fd, copied, f.fd, name) })
 	if err != nil {
 		_ = unix.Unlinkat(f.fd, copied, 0)
 		return f.failed("rename", name, err)
@@ -136,25 +134,25 @@ func (f *Folder) replace(name string, data []byte, mode fs.FileMode, flush func(
 	return nil
 }
 
-// sync has the names of the folder on disk.
+// sync writes the folder's file names to disk.
 func (f *Folder) sync() error {
-	if err := flush(f.fd, f.path); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
+	if err := flush(f.fd, f.path); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that cannot sync folders
 		return f.failed("sync", "", err)
 	}
 	return nil
 }
 
-// claim makes a file that was opened this process's own, and empty.
-func (f *Folder) claim(fd int, name string, mode fs.FileMode) error {
+// lockFile locks an open file for this process and empties it.
+func (f *Folder) lockFile(fd int, name string, mode fs.FileMode) error {
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) { // other errors: a file system without locks
 		return f.failed("lock", name, err)
 	}
-	var opened, there unix.Stat_t
+	var opened, current unix.Stat_t
 	if err := unix.Fstat(fd, &opened); err != nil {
 		return f.failed("stat", name, err)
 	}
-	err := unix.Fstatat(f.fd, name, &there, unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil || there.Dev != opened.Dev || there.Ino != opened.Ino { // renamed before it was locked
+	err := unix.Fstatat(f.fd, name, &current, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil || current.Dev != opened.Dev || current.Ino != opened.Ino { // renamed before it was locked
 		return f.failed("lock", name, unix.EWOULDBLOCK)
 	}
 	if fs.FileMode(opened.Mode).Perm() != mode {
@@ -162,7 +160,7 @@ func (f *Folder) claim(fd int, name string, mode fs.FileMode) error {
 			return f.failed("chmod", name, err)
 		}
 	}
-	if opened.Size > 0 { // what a crash left
+	if opened.Size > 0 { // left by a crash
 		if err := unix.Ftruncate(fd, 0); err != nil {
 			return f.failed("truncate", name, err)
 		}
@@ -175,19 +173,19 @@ func (f *Folder) failed(op, name string, err error) error {
 }
 
 func flush(fd int, path string) error {
-	_, err := changed("sync", path, nil, func() (int, error) { return 0, unix.Fsync(fd) })
+	_, err := mutate("sync", path, nil, func() (int, error) { return 0, unix.Fsync(fd) })
 	return err
 }
 
-// changed makes a system call that changes a file.
-func changed(call, path string, data []byte, do func() (int, error)) (int, error) {
+// mutate makes a system call that changes a file, after Before.
+func mutate(call, path string, data []byte, do func() (int, error)) (int, error) {
 	if err := Before(call, path, data); err != nil {
 		return -1, err
 	}
 	return retried(do)
 }
 
-// retried repeats a system call that a signal has interrupted.
+// retried repeats a system call that a signal interrupted.
 func retried(call func() (int, error)) (int, error) {
 	for {
 		if n, err := call(); err != unix.EINTR {

@@ -9,72 +9,72 @@ import (
 	"time"
 )
 
-// After a failed write the next one comes by itself: after firstRetry, then after twice the time, at most after maxRetry.
+// A failed write is retried after firstRetry, then after twice the time, at most after maxRetry.
 const (
 	firstRetry = time.Second
 	maxRetry   = 30 * time.Second
 )
 
-// lazy is how long deferred content waits for a write that something else asks for, and Sync for more to be written.
-const lazy = time.Second
+// deferDelay is how long deferred content waits for another write, and how long Sync waits for further writes.
+const deferDelay = time.Second
 
-// longestAwait bounds how long Await waits. A disk takes less, unless it hangs.
-const longestAwait = 500 * time.Millisecond
+// maxAwait bounds how long Await waits. A disk takes less, unless it hangs.
+const maxAwait = 500 * time.Millisecond
 
-// ErrClosed is the error of content that was submitted after Close.
+// ErrClosed is the error of content that is submitted after Close.
 var ErrClosed = errors.New("the writer is closed")
 
-// Options are what a Writer is made of.
+// Options are the inputs of NewWriter.
 type Options struct {
 	// Path is the file.
 	Path string
-	// Interval is the least time between two writes that nobody has asked for with Flush.
+	// Interval is the least time between two writes, unless Flush is called.
 	Interval time.Duration
 	// Write replaces the file; nil is WriteFile with mode 0600.
 	Write func(data []byte) error
-	// Sync is for a Write that leaves content in the kernel alone, and nil otherwise: it is called within a second of each Write that
-	// went well, and by Close; nobody else waits for it. Where it fails, the content is written again.
+	// Sync writes to disk what Write has left in the kernel; nil if Write does that itself. It is called within a second of each
+	// successful Write, and by Close; no write waits for it. If it fails, the content is written again.
 	Sync func() error
 }
 
-// Content returns a file's newest content, appended to an empty buffer or in a slice of its own; it is the writer's then.
-// The writer calls it without a lock of its own.
+// Content appends a file's newest content to an empty buffer, or returns its own slice; the writer owns the result. The writer calls it
+// without holding its lock.
 type Content func(buffer []byte) ([]byte, error)
 
-// Writer replaces a file from one goroutine: what is submitted while a write is under way shares the next one. Its methods
-// are safe for concurrent use, and none but Ticket.Wait, Await and Close waits for the disk.
+// Writer replaces a file from one goroutine. Content that is submitted during a write shares the next write. Its methods are safe for
+// concurrent use. Only Ticket.Wait, Await and Close wait for the disk.
 type Writer struct {
 	path     string
 	write    func(data []byte) error
 	sync     func() error
 	interval time.Duration
 	retry    time.Duration // after the first failure
-	lazy     time.Duration
+	delay    time.Duration
 
 	start  sync.Once
-	work   chan struct{} // has room for one: something is pending, or the writer is closed
-	urgent chan struct{} // has room for one: do not wait for the interval
+	work   chan struct{} // buffered: something is pending, or the writer is closed
+	urgent chan struct{} // buffered: do not wait for the interval
 	ended  chan struct{} // closed when the goroutine has ended
 
 	buffer []byte        // the goroutine's
-	syncs  chan struct{} // holds one while a Sync is under way
+	syncs  chan struct{} // a semaphore: one Sync at a time
 
-	mu       sync.Mutex
-	content  Content // the newest
-	next     *round  // the write that will contain it; nil when all is written or in writing
-	writing  *round  // the write under way, nil when there is none
-	closed   bool
-	last     error     // of the last write
-	lost     error     // of the last Sync
-	unsynced bool      // Sync follows
-	syncing  time.Time // when the Sync under way has begun
-	stats    Stats
+	mu        sync.Mutex
+	content   Content // the newest
+	next      *round  // the write that will contain it; nil if none is due
+	writing   *round  // the current write; nil if there is none
+	closed    bool
+	writeErr  error     // of the last write
+	syncErr   error     // of the last Sync
+	unsynced  bool      // a Sync is due
+	syncBegan time.Time // start of the current Sync
+	stats     Stats
 }
 
-// A round is one write; those whose content it has wait for it.
+// round is one write. The tickets of the content that it writes wait for it.
 type round struct {
 	path  string
-	since time.Time // when the oldest change in it was submitted
+	since time.Time // when its oldest change was submitted
 	began time.Time // the write
 	done  chan struct{}
 	err   error // set before done is closed
@@ -87,7 +87,7 @@ func (w *Writer) newRound(since time.Time) *round {
 // NewWriter returns a writer. Its goroutine starts with the first Submit; the caller ends it with Close.
 func NewWriter(o Options) *Writer {
 	w := &Writer{
-		path: o.Path, write: o.Write, sync: o.Sync, interval: o.Interval, retry: firstRetry, lazy: lazy,
+		path: o.Path, write: o.Write, sync: o.Sync, interval: o.Interval, retry: firstRetry, delay: deferDelay,
 		work: make(chan struct{}, 1), urgent: make(chan struct{}, 1), ended: make(chan struct{}),
 		syncs: make(chan struct{}, 1),
 	}
@@ -97,7 +97,7 @@ func NewWriter(o Options) *Writer {
 	return w
 }
 
-// Submit has newer content written. It replaces what was submitted before and is not written yet.
+// Submit starts a write of newer content. It replaces submitted content that is not written yet.
 func (w *Writer) Submit(content Content) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,17 +105,17 @@ func (w *Writer) Submit(content Content) Ticket {
 	return w.pending()
 }
 
-// Defer is Submit for content that nobody waits for: it is written along with what is submitted next, and after a second at the
-// latest. A crash may lose it until then.
+// Defer is Submit for content that can wait: it is written with the next submitted content, or after a second. Until then a crash may lose
+// it.
 func (w *Writer) Defer(content Content) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.replace(content) {
-		time.AfterFunc(w.lazy, func() { w.Flush() })
+		time.AfterFunc(w.delay, func() { w.Flush() })
 	}
 }
 
-// replace has newer content in the next write, and reports whether there was nothing for it before. The lock is held.
+// replace puts newer content into the next write, and reports whether that write is new. The caller holds the lock.
 func (w *Writer) replace(content Content) (first bool) {
 	w.content = content
 	if first = w.next == nil; first {
@@ -124,17 +124,17 @@ func (w *Writer) replace(content Content) (first bool) {
 	return first
 }
 
-// Flush has what is pending written without delay, after a failed write too. The ticket stands for all that was submitted.
+// Flush writes pending content without delay, even after a failed write. The ticket stands for everything that was submitted.
 func (w *Writer) Flush() Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next != nil {
-		poke(w.urgent)
+		wake(w.urgent)
 	}
 	return w.pending()
 }
 
-// pending returns the ticket of the newest content. The lock is held.
+// pending returns the ticket of the newest content. The caller holds the lock.
 func (w *Writer) pending() Ticket {
 	switch {
 	case w.next == nil:
@@ -146,12 +146,12 @@ func (w *Writer) pending() Ticket {
 		return Ticket{refused}
 	}
 	w.start.Do(func() { go w.run() })
-	poke(w.work)
+	wake(w.work)
 	return Ticket{w.next}
 }
 
-// poke wakes a goroutine that listens, now or when it next does.
-func poke(c chan struct{}) {
+// wake wakes the goroutine that receives from c, now or when it receives next.
+func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -187,7 +187,7 @@ func (w *Writer) run() {
 	}
 }
 
-// writePending writes what is pending, if anything is. It reports whether the writer was closed before.
+// writePending writes pending content, if any. It reports whether the writer was closed before.
 func (w *Writer) writePending() (closed bool, err error) {
 	r, content, closed := w.begin()
 	if r == nil {
@@ -204,7 +204,7 @@ func (w *Writer) writePending() (closed bool, err error) {
 	return closed, err
 }
 
-// begin takes what is pending for a write; without a round nothing is.
+// begin starts a write of pending content; r is nil if there is none.
 func (w *Writer) begin() (r *round, content Content, closed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,15 +230,15 @@ func (w *Writer) finish(r *round, err error, size int) {
 		w.stats.Size = size
 		if w.sync != nil && !w.unsynced {
 			w.unsynced = true
-			time.AfterFunc(w.lazy, w.syncWritten)
+			time.AfterFunc(w.delay, w.syncWritten)
 		}
 	}
-	w.last, w.writing = err, nil
+	w.writeErr, w.writing = err, nil
 	r.err = err
 	close(r.done)
 }
 
-// syncWritten calls Sync, if a write has ended well since the last one. No write waits for it.
+// syncWritten calls Sync, if a write has succeeded since the last one. No write waits for it.
 func (w *Writer) syncWritten() {
 	w.syncs <- struct{}{}
 	defer func() { <-w.syncs }()
@@ -253,17 +253,18 @@ func (w *Writer) beginSync() bool {
 	due := w.unsynced
 	w.unsynced = false
 	if due {
-		w.syncing = time.Now()
+		w.syncBegan = time.Now()
 	}
 	return due
 }
 
-// finishSync counts a Sync. The kernel keeps no content that the disk has refused (fsync(2)): another Sync would go well without it.
+// finishSync counts a Sync. If it failed, the content is written again: the kernel drops content that the disk has refused (fsync(2)), so
+// another Sync would succeed without it.
 func (w *Writer) finishSync(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stats.Seconds += time.Since(w.syncing).Seconds()
-	w.lost, w.syncing = err, time.Time{}
+	w.stats.Seconds += time.Since(w.syncBegan).Seconds()
+	w.syncErr, w.syncBegan = err, time.Time{}
 	if err != nil {
 		w.stats.Failures++
 		w.replace(w.content)
@@ -271,35 +272,35 @@ func (w *Writer) finishSync(err error) {
 	}
 }
 
-// Close writes what is pending, tries once more what failed, and ends the writer. The error is the last write's, or the
-// context's when the disk does not answer.
+// Close writes pending content, retries a failed write once, and ends the writer. The error is the last write's, or the context's if the
+// disk does not answer.
 func (w *Writer) Close(ctx context.Context) error {
 	w.refuse()
 	select {
 	case <-w.ended:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return cmp.Or(w.last, w.lost)
+		return cmp.Or(w.writeErr, w.syncErr)
 	case <-ctx.Done():
 		return fmt.Errorf("write %s: %w", w.path, ctx.Err())
 	}
 }
 
-// refuse lets nothing more be submitted, and has the goroutine end.
+// refuse makes further submits fail and ends the goroutine.
 func (w *Writer) refuse() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
 	w.start.Do(func() { close(w.ended) }) // nothing was ever submitted
-	poke(w.work)
-	poke(w.urgent)
+	wake(w.work)
+	wake(w.urgent)
 }
 
-// Ticket stands for submitted content on its way to the disk. The zero Ticket is content that is there already.
+// Ticket stands for submitted content that is being written. The zero Ticket is content that is written already.
 type Ticket struct{ round *round }
 
-// Wait returns when a write that has the content has ended, or has failed, or with the context's error. What a failed
-// write had is part of the next one, which the writer tries by itself after a while.
+// Wait returns when a write of the content has ended or failed, or the context has. After a failure the content is part of the next write,
+// which the writer retries by itself.
 func (t Ticket) Wait(ctx context.Context) error {
 	if t.round == nil {
 		return nil
@@ -316,35 +317,34 @@ func (t Ticket) Wait(ctx context.Context) error {
 	return t.round.err
 }
 
-// Await is Ticket.Wait for a caller that must not wait for a disk that hangs: it waits half a second, and not at all where a write has
-// taken longer than that and has not ended.
+// Await is Ticket.Wait for a caller that must not wait for a hanging disk. It waits at most half a second, and not at all while a write has
+// already taken longer than that.
 func (w *Writer) Await(ctx context.Context, t Ticket) error {
-	waiting, cancel := context.WithTimeout(ctx, w.patience())
+	waiting, cancel := context.WithTimeout(ctx, w.awaitTimeout())
 	defer cancel()
 	return t.Wait(waiting)
 }
 
-// patience is for how long Await waits.
-func (w *Writer) patience() time.Duration {
+func (w *Writer) awaitTimeout() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.writing != nil && time.Since(w.writing.began) >= longestAwait {
+	if w.writing != nil && time.Since(w.writing.began) >= maxAwait {
 		return 0
 	}
-	return longestAwait
+	return maxAwait
 }
 
 // Stats are a Writer's counters since its start.
 type Stats struct {
-	// Writes and Failures are how many writes ended well and badly, Seconds the time spent in both.
+	// Writes and Failures count successful and failed writes. Seconds is the time spent in both.
 	Writes, Failures uint64
 	Seconds          float64
-	// Size is the file's size in bytes, as last written.
+	// Size is the size of the file in bytes, as last written.
 	Size int
-	// Pending is set while something submitted is not written, and during a Sync; PendingSince is since when.
+	// Pending is set while submitted content is not written, and during a Sync. PendingSince is when that began.
 	Pending      bool
 	PendingSince time.Time
-	// LastError is the text of the error of the last write, or of the last Sync; empty when they went well.
+	// LastError is the error of the last write or Sync; empty if it succeeded.
 	LastError string
 }
 
@@ -353,13 +353,13 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending, stats.PendingSince = !w.syncing.IsZero(), w.syncing
+	stats.Pending, stats.PendingSince = !w.syncBegan.IsZero(), w.syncBegan
 	for _, r := range []*round{w.next, w.writing} { // the older one last
 		if r != nil {
 			stats.Pending, stats.PendingSince = true, r.since
 		}
 	}
-	if err := cmp.Or(w.last, w.lost); err != nil {
+	if err := cmp.Or(w.writeErr, w.syncErr); err != nil {
 		stats.LastError = err.Error()
 	}
 	return stats

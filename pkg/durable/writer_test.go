@@ -293,7 +293,7 @@ func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := w.Submit(text("1"))
-		if w.patience() > 0 {
+		if w.awaitTimeout() > 0 {
 			t.Error("the disk is waited for again")
 		}
 		if err := w.Await(within(t), second); !errors.Is(err, context.DeadlineExceeded) {
@@ -301,7 +301,7 @@ func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
 		}
 		d.results <- unix.EIO
 		<-d.begun
-		if w.patience() <= 0 {
+		if w.awaitTimeout() <= 0 {
 			t.Error("the disk has answered, and is not waited for")
 		}
 		d.results <- nil
@@ -317,7 +317,7 @@ func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
 // Deferred content has no write of its own where other content follows: the hour is longer than the test.
 func TestDeferredContentGoesAlongWithTheNext(t *testing.T) {
 	d, w := newDisk(bound, 0)
-	w.lazy = time.Hour
+	w.delay = time.Hour
 	w.Defer(text("0"))
 	w.Defer(text("1"))
 	submitted := w.Submit(text("2"))
@@ -354,7 +354,7 @@ func TestDeferredContentGoesAlongWithTheNext(t *testing.T) {
 
 func TestDeferredContentIsWrittenByItself(t *testing.T) {
 	d, w := newDisk(bound, 0)
-	w.lazy = time.Millisecond
+	w.delay = time.Millisecond
 	w.Defer(text("0"))
 	if got := <-d.begun; got != "0" {
 		t.Errorf("the write has %s", got)
