@@ -36,8 +36,8 @@ func TestNothingIsAcceptedAfterTheEndOfAConnection(t *testing.T) {
 		}
 	}
 	over.end()
-	if _, _, err := over.CreateContainer(t.Context(), &api.PodSandbox{}, &api.Container{}); !errors.Is(err, errConnectionOver) {
-		t.Errorf("an event ended with %v, want %v", err, errConnectionOver)
+	if _, _, err := over.CreateContainer(t.Context(), &api.PodSandbox{}, &api.Container{}); !errors.Is(err, errConnectionEnded) {
+		t.Errorf("an event ended with %v, want %v", err, errConnectionEnded)
 	}
 	if agent.connections != 1 {
 		t.Errorf("the agent has heard of %d connections, want 1", agent.connections)

@@ -16,30 +16,30 @@ import (
 // connection is one connection to a runtime, with its own stub.
 type connection struct {
 	registration
-	runtime ledger.Runtime
-	nri     Version
-	asking  chan struct{} // holds one while updates are on their way to the runtime
-	queue   *queue
-	giveUp  func(error) // ends the connection, with the reason
+	runtime  ledger.Runtime
+	nri      Version
+	updating chan struct{} // a semaphore: one call of UpdateContainers at a time
+	queue    *queue
+	abort    func(error) // ends the connection, with the reason
 
 	mu      sync.Mutex
 	session Session // nil before the first event
-	over    bool
+	ended   bool
 }
 
 func newConnection(p *Plugin) *connection {
-	return &connection{registration: newRegistration(p), asking: make(chan struct{}, 1), queue: newQueue(), giveUp: func(error) {}}
+	return &connection{registration: newRegistration(p), updating: make(chan struct{}, 1), queue: newQueue(), abort: func(error) {}}
 }
 
 // run connects, registers and handles events until the connection or ctx ends.
 func (c *connection) run(ctx context.Context) error {
 	defer c.end()
-	ctx, c.giveUp = context.WithCancelCause(ctx)
-	defer c.giveUp(nil)
+	ctx, c.abort = context.WithCancelCause(ctx)
+	defer c.abort(nil)
 	return c.serve(ctx, c)
 }
 
-// registration is what a runtime knows as a plugin.
+// registration is one plugin in the eyes of a runtime.
 type registration struct {
 	*Plugin
 	stub       stub.Stub
@@ -50,7 +50,7 @@ func newRegistration(p *Plugin) registration {
 	return registration{Plugin: p, configured: make(chan struct{})}
 }
 
-// serve has the handlers receive what the runtime sends until the connection or ctx ends.
+// serve passes the runtime's messages to the handlers until the connection or ctx ends.
 func (r *registration) serve(ctx context.Context, handlers any, options ...stub.Option) error {
 	options = append(options, stub.WithLogger(nriLog{r.opts.Log}))
 	if !r.opts.Launched {
@@ -68,8 +68,7 @@ func (r *registration) serve(ctx context.Context, handlers any, options ...stub.
 	ended := make(chan error, 1)
 	go func() { ended <- r.stub.Run(ctx) }()
 
-	// A stub waits without end for its Configure, and nothing ends it: one whose runtime died after the registration is
-	// left behind.
+	// A stub waits forever for Configure. If its runtime died after the registration, it is abandoned.
 	timeout := time.NewTimer(2 * stub.DefaultRegistrationTimeout)
 	defer timeout.Stop()
 	select {
@@ -93,7 +92,7 @@ func connectionEnded(err error) error {
 	return fmt.Errorf("the connection ended: %w", err)
 }
 
-// Configure is the runtime's answer to the registration. It returns the events to subscribe to.
+// Configure handles the runtime's answer to the registration. It returns the events to subscribe to.
 func (c *connection) Configure(ctx context.Context, config, runtime, version string) (api.EventMask, error) {
 	defer close(c.configured)
 	c.nri = RuntimeNRIVersion(c.stub.RuntimeNRIVersion(), runtime, version)
@@ -110,64 +109,65 @@ func (c *connection) Configure(ctx context.Context, config, runtime, version str
 	}
 	mask := events(c.nri)
 	if c.opts.Fail && knowsFailurePolicies(c.nri) {
-		mask &^= failing
+		mask &^= gatedEvents
 		select {
-		case c.split <- struct{}{}:
-		default: // it was
+		case c.gateWanted <- struct{}{}:
+		default: // already requested
 		}
 	}
 	return mask, nil
 }
 
-// errConnectionOver answers an event that was received as its connection ended.
-var errConnectionOver = errors.New("the connection has ended")
+// errConnectionEnded answers an event that was received while its connection ended.
+var errConnectionEnded = errors.New("the connection has ended")
 
-// accept returns what receives this connection's events, which judges itself those that come late. It passes the runtime to the agent with the first of them: a runtime that
-// does not like what Configure returned sends none, and NRI 0.6 does not synchronize a plugin that it launched itself.
+// accept returns the session of this connection; the session itself refuses late events. The first event starts the session, because only
+// then has the runtime accepted what Configure returned. NRI 0.6 does not synchronize a plugin that it launched itself, so any event may be
+// the first.
 func (c *connection) accept() (Session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session == nil && c.over {
-		return nil, errConnectionOver
+	if c.session == nil && c.ended {
+		return nil, errConnectionEnded
 	}
 	if c.session == nil {
 		c.opts.Log.WithField("runtime", c.runtime.Name+" "+c.runtime.Version).WithField("nri", c.nri.String()).
 			Info("connected to the runtime")
 		var apply func(context.Context, []ledger.Update) error
-		if unaskedUpdates(c.nri) {
+		if allowsUnsolicited(c.nri) {
 			apply = c.apply
 		}
 		c.session = c.connected(c.runtime, apply)
-		c.main.Store(c)
+		c.current.Store(c)
 	}
 	return c.session, nil
 }
 
-// end has the agent not hear of this connection any more, once there is a next one.
+// end detaches the agent from this connection.
 func (c *connection) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
-	c.main.CompareAndSwap(c, nil)
+	c.ended = true
+	c.current.CompareAndSwap(c, nil)
 	c.queue.end()
 }
 
-// apply sends updates to the runtime. It must not be waited for by an event's handler: the runtime takes the updates
-// only when no event is on its way. A call into the stub ends with the runtime's answer or the connection, so that one which hangs
-// is left behind, and no other is made until it has ended.
+// apply sends unsolicited updates to the runtime. An event's handler must not wait for it: the runtime takes updates only while no event is
+// being handled. A call into the stub ends only with the runtime's answer or the connection. So apply abandons a call that hangs, and makes
+// no other call until it has ended.
 func (c *connection) apply(ctx context.Context, updates []ledger.Update) error {
 	request := updatesOf(updates)
 	if len(request) == 0 {
 		return nil
 	}
 	select {
-	case c.asking <- struct{}{}:
+	case c.updating <- struct{}{}:
 	default:
 		return errors.New("the runtime has not answered the updates before these")
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer func() { <-c.asking }()
+		defer func() { <-c.updating }()
 		failed, err := c.stub.UpdateContainers(request)
 		if err == nil && len(failed) > 0 {
 			err = fmt.Errorf("the runtime refused to update %d of %d containers", len(failed), len(request))

@@ -329,8 +329,8 @@ func TestAnUpdateThatHangsIsTheOnlyOne(t *testing.T) {
 	<-entered // updates wait for the create, in this runtime as in containerd
 
 	updates := []ledger.Update{{ContainerID: "container", Adjustment: ledger.Adjustment{CpusetMems: "1"}}}
-	givenUp, giveUp := context.WithCancel(ctx)
-	giveUp()
+	givenUp, abort := context.WithCancel(ctx)
+	abort()
 	if err := recorder.apply(givenUp, updates); !errors.Is(err, context.Canceled) {
 		t.Fatalf("an update that is given up ended with %v", err)
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// events returns the events to subscribe to at a runtime with this version of NRI. A runtime refuses a plugin that asks
-// for an event it does not know.
+// events returns the events to subscribe to at a runtime with this version of NRI. A runtime refuses a plugin that subscribes to an event
+// that it does not know.
 func events(nri Version) api.EventMask {
 	var mask api.EventMask
 	mask.Set(
@@ -27,7 +27,7 @@ func events(nri Version) api.EventMask {
 	return mask
 }
 
-// EventNames are what an Observer may be called with: the events of the newest runtime, and the synchronization, which needs no
+// EventNames returns the names that an Observer may be called with: the events of the newest runtime, and Synchronize, which needs no
 // subscription.
 func EventNames() []string {
 	names := []string{"Synchronize"}
@@ -40,16 +40,16 @@ func EventNames() []string {
 	return names
 }
 
-// knowsFailurePolicies reports whether the runtime lets a plugin say what becomes of an event that it does not answer in time. Older
-// ones close the connection and go on.
+// knowsFailurePolicies reports whether a plugin can tell the runtime what to do with an event that it does not answer in time. Older
+// runtimes close the connection and go on.
 func knowsFailurePolicies(nri Version) bool { return nri.AtLeast(0, 12, 4) }
 
-// unaskedUpdates reports whether a plugin may send updates by itself. Up to NRI 0.12.0 such a call can lock up the
-// runtime for good when an event is on its way at the same time.
-func unaskedUpdates(nri Version) bool { return nri.AtLeast(0, 12, 1) }
+// allowsUnsolicited reports whether a plugin may send unsolicited updates. Up to NRI 0.12.0 such a call can block the runtime forever if an
+// event is being sent at the same time.
+func allowsUnsolicited(nri Version) bool { return nri.AtLeast(0, 12, 1) }
 
-// repliesUnified reports whether the runtime applies the unified keys in the reply to UpdateContainer to the container
-// under update. CRI-O up to 1.35 drops them (cri-o#9816).
+// repliesUnified reports whether the runtime applies the unified keys in the reply to UpdateContainer. CRI-O up to 1.35 drops them
+// (cri-o#9816).
 func repliesUnified(runtime, runtimeVersion string) bool {
 	switch runtime {
 	case "cri-o", "crio":
@@ -58,6 +58,6 @@ func repliesUnified(runtime, runtimeVersion string) bool {
 	return true
 }
 
-// appliesMemoryPolicies reports whether the runtime sets a new container's memory policy: containerd 2.3 and CRI-O 1.37, which
-// contain NRI 0.12, are the first that do. Older ones drop it silently.
+// appliesMemoryPolicies reports whether the runtime sets a new container's memory policy. containerd 2.3 and CRI-O 1.37, which contain NRI
+// 0.12, are the first that do. Older ones silently drop it.
 func appliesMemoryPolicies(nri Version) bool { return nri.AtLeast(0, 12, 0) }

@@ -12,15 +12,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// margin is the part of an event's time that is left for the answer to arrive. Past a request's time limit the runtime
-// goes on without our answer.
+// margin is the part of an event's time, 1/margin, that is left for the answer to arrive. After a request's time limit the runtime goes on
+// without the answer.
 const margin = 10
 
-// work is what an event has the agent do.
+// work handles one event.
 type work[T any] = func(context.Context, Session) (T, error)
 
-// wait has an event worked on when it is its turn, and returns before the runtime's time limit whatever the work does. What
-// ends later is lost to the runtime but not to the agent: the next try for the same container finds it.
+// wait queues an event's work and waits for it, but not longer than the runtime's time limit. If the work ends later, the runtime does not
+// get the answer, but the agent keeps the result: the next try for the same container finds it.
 func wait[T any](ctx context.Context, c *connection, event string, work work[T]) (T, error) {
 	began := time.Now()
 	ctx, cancel := withMargin(ctx)
@@ -69,29 +69,29 @@ func (c *connection) observe(event string, took time.Duration, err error) {
 	}
 }
 
-// answer is wait for an event whose error is the runtime's. Unless the failure policy is Fail, the runtime gets none for want of time: it
-// goes on without an answer, and the end of the connection has it say in its next Synchronize what it made of that. A plugin that the
-// runtime launched stays connected, for it is not launched again: it takes the container in when it starts.
-func answer[T any](ctx context.Context, c *connection, event string, work work[T]) (T, error) {
+// respond is wait for an event whose errors the runtime gets. Unless the failure policy is Fail, a timeout is not reported as an error: the
+// runtime goes on without an answer. The connection is ended instead, so that the next Synchronize shows what the runtime did. A plugin
+// that the runtime launched stays connected, because it would not be launched again: it adds the container when it starts.
+func respond[T any](ctx context.Context, c *connection, event string, work work[T]) (T, error) {
 	answer, err := wait(ctx, c, event, work)
 	if c.opts.Fail || !errors.Is(err, context.DeadlineExceeded) {
 		return answer, err
 	}
 	if !c.opts.Launched {
-		c.giveUp(err)
+		c.abort(err)
 	}
 	var none T
 	return none, nil
 }
 
-// attend is wait for an event of which nobody may hear an error.
-func attend(ctx context.Context, c *connection, event string, work func(context.Context, Session) error) error {
+// waitAndLog is wait for an event whose errors must not reach the runtime; they are logged.
+func waitAndLog(ctx context.Context, c *connection, event string, work func(context.Context, Session) error) error {
 	_, err := wait(ctx, c, event, func(ctx context.Context, s Session) (struct{}, error) { return struct{}{}, work(ctx, s) })
-	c.logUnheard(event, err)
+	c.logUnreported(event, err)
 	return nil
 }
 
-// notify has an event worked on when it is its turn, in as much time as the runtime would wait, and returns at once.
+// notify queues an event's work, with as much time as the runtime would wait, and returns at once.
 func notify(ctx context.Context, c *connection, event string, work func(context.Context, Session) error) error {
 	began := time.Now()
 	limit := stub.DefaultRequestTimeout
@@ -103,13 +103,13 @@ func notify(ctx context.Context, c *connection, event string, work func(context.
 		defer cancel()
 		_, err := do(ctx, c, func(ctx context.Context, s Session) (struct{}, error) { return struct{}{}, work(ctx, s) })
 		c.observe(event, time.Since(began), err)
-		c.logUnheard(event, err)
+		c.logUnreported(event, err)
 	})
 	return nil
 }
 
-// logUnheard logs an error that the runtime does not hear of.
-func (c *connection) logUnheard(event string, err error) {
+// logUnreported logs an error that is not reported to the runtime.
+func (c *connection) logUnreported(event string, err error) {
 	if err != nil {
 		c.opts.Log.WithError(err).WithField("event", event).Warn("an event of the runtime was not taken in")
 	}
@@ -123,7 +123,7 @@ func withMargin(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/margin))
 }
 
-// Synchronize is the state of the runtime after a registration.
+// Synchronize receives the pods and containers of the runtime after a registration.
 func (c *connection) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	return wait(ctx, c, "Synchronize", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
 		all := make([]ledger.Pod, len(pods))
@@ -146,10 +146,9 @@ func (c *connection) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) err
 	})
 }
 
-// UpdatePodSandbox receives new resources of a pod; those in the pod itself are still the old ones. The runtime
-// applies them afterwards.
+// UpdatePodSandbox receives new resources of a pod before the runtime applies them; pod still has the old ones.
 func (c *connection) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
-	return attend(ctx, c, "UpdatePodSandbox", func(ctx context.Context, s Session) error {
+	return waitAndLog(ctx, c, "UpdatePodSandbox", func(ctx context.Context, s Session) error {
 		return s.UpdatePodSandbox(ctx, PodOf(pod), memoryLimit(overhead), memoryLimit(resources))
 	})
 }
@@ -161,33 +160,32 @@ func (c *connection) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) er
 	})
 }
 
-// RemovePodSandbox receives a pod that the runtime forgets.
+// RemovePodSandbox receives the removal of a pod.
 func (c *connection) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return notify(ctx, c, "RemovePodSandbox", func(ctx context.Context, s Session) error {
 		return s.RemovePodSandbox(ctx, PodOf(pod))
 	})
 }
 
-// CreateContainer is answered with the container's nodes and values.
+// CreateContainer answers with the container's nodes and values.
 func (c *connection) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	adjustment, err := answer(ctx, c, "CreateContainer", func(ctx context.Context, s Session) (*api.ContainerAdjustment, error) {
+	adjustment, err := respond(ctx, c, "CreateContainer", func(ctx context.Context, s Session) (*api.ContainerAdjustment, error) {
 		adjustment, err := s.CreateContainer(ctx, PodOf(pod), ContainerOf(container))
 		return adjustmentOf(adjustment), err
 	})
 	return adjustment, nil, err
 }
 
-// StartContainer receives a container whose process is about to run, and waits until the files above it protect it.
+// StartContainer receives a container before its process starts, and waits until the files of its parent cgroups protect it.
 func (c *connection) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return attend(ctx, c, "StartContainer", func(ctx context.Context, s Session) error {
+	return waitAndLog(ctx, c, "StartContainer", func(ctx context.Context, s Session) error {
 		return s.StartContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
-// UpdateContainer is answered only when something of ours must change: any reply makes the runtime drop the swap limit
-// of the request.
+// UpdateContainer answers only if a value of this plugin must change: any reply makes the runtime drop the swap limit of the request.
 func (c *connection) UpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container, resources *api.LinuxResources) ([]*api.ContainerUpdate, error) {
-	return answer(ctx, c, "UpdateContainer", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
+	return respond(ctx, c, "UpdateContainer", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
 		adjustment, err := s.UpdateContainer(ctx, PodOf(pod), ContainerOf(container), resourcesOf(resources))
 		if err != nil || adjustment == nil || adjustment.Empty() {
 			return nil, err
@@ -196,21 +194,21 @@ func (c *connection) UpdateContainer(ctx context.Context, pod *api.PodSandbox, c
 	})
 }
 
-// PostUpdateContainer receives an update that has been applied.
+// PostUpdateContainer receives an update that the runtime has applied.
 func (c *connection) PostUpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	return notify(ctx, c, "PostUpdateContainer", func(ctx context.Context, s Session) error {
 		return s.PostUpdateContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
-// StopContainer receives a container that has ended.
+// StopContainer receives the end of a container.
 func (c *connection) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
 	return nil, notify(ctx, c, "StopContainer", func(ctx context.Context, s Session) error {
 		return s.StopContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
-// RemoveContainer receives a container that the runtime forgets.
+// RemoveContainer receives the removal of a container.
 func (c *connection) RemoveContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	return notify(ctx, c, "RemoveContainer", func(ctx context.Context, s Session) error {
 		return s.RemoveContainer(ctx, PodOf(pod), ContainerOf(container))

@@ -6,8 +6,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// nriLog takes NRI's own messages. Its progress reports are for debugging: what an operator has to know is logged by
-// Plugin.
+// nriLog logs NRI's own messages. NRI's progress is logged at debug level: Plugin logs what an operator needs to know.
 type nriLog struct{ to logrus.FieldLogger }
 
 func (l nriLog) Debugf(_ context.Context, format string, args ...any) { l.to.Debugf(format, args...) }

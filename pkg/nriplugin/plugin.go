@@ -1,5 +1,5 @@
-// Package nriplugin connects an agent to containerd or CRI-O through NRI, the Node Resource Interface. It translates
-// events and answers and keeps the connection; it decides nothing.
+// Package nriplugin connects an agent to containerd or CRI-O through NRI, the Node Resource Interface. It translates events and answers and
+// keeps the connection; it decides nothing.
 // https://github.com/containerd/nri
 package nriplugin
 
@@ -19,8 +19,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// Agent is what learns of connections: *agent.Agent. Connected returns what receives the events of that one connection; Disconnected
-// is called after its last event was received, and for each try to connect that fails.
+// Agent is notified of connections: *agent.Agent. Connected returns the receiver of the connection's events. Disconnected is called after a
+// connection's last event, and for each failed try to connect.
 type Agent[S Session] interface {
 	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) S
 	Disconnected(reason error)
@@ -41,31 +41,32 @@ type Session interface {
 	RemoveContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 }
 
-// Observer receives every handled event.
+// Observer is notified of every handled event.
 type Observer interface {
 	// Handled is called once per event with its name in NRI, for example "CreateContainer".
 	Handled(event string, took time.Duration, err error)
 }
 
-// Options say where and as what the plugin registers.
+// Options are the plugin's registration and connection.
 type Options struct {
-	// Socket is the path of the runtime's NRI socket. It is not used by a plugin that the runtime launched.
+	// Socket is the path of the runtime's NRI socket. A plugin that the runtime launched does not use it.
 	Socket string
 	// Dial connects to the runtime; nil connects to Socket.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Name and Index of the registration; plugins are called in the order of their two-digit index.
+	// Name and Index are the registration's. The runtime calls plugins in the order of their two-digit index.
 	Name, Index string
-	// Launched is set when the runtime started this process and left the connection in NRI_PLUGIN_SOCKET. Such a plugin
-	// ends with its connection: the runtime starts a new one with itself.
+	// Launched is set if the runtime started this process and passed the connection in NRI_PLUGIN_SOCKET. Such a plugin ends with its
+	// connection: the runtime launches a new one when it starts.
 	Launched bool
-	// Configure takes the configuration that a runtime delivers to a plugin it launched; nil ignores it.
+	// Configure receives the configuration from a runtime that launched the plugin; nil ignores it.
 	Configure func(ctx context.Context, config string) error
-	// Fail has creations and updates of containers fail that are not answered in time, where the runtime knows failure policies also
-	// while this process is stopped; unset, the runtime goes on without an answer. A plugin that the runtime launched has it unset.
+	// Fail makes creations and updates of containers fail if they are not answered in time. If the runtime supports failure policies, they
+	// also fail while this process is stopped. If unset, the runtime goes on without an answer. It is unset in a plugin that the runtime
+	// launched.
 	Fail bool
 	// Observer may be nil.
 	Observer Observer
-	// Log is where the connection's state is logged; nil is logrus' standard logger.
+	// Log receives the state of the connection; nil is logrus' standard logger.
 	Log logrus.FieldLogger
 }
 
@@ -74,8 +75,8 @@ type Plugin struct {
 	connected    func(ledger.Runtime, func(context.Context, []ledger.Update) error) Session
 	disconnected func(error)
 	opts         Options
-	main         atomic.Pointer[connection] // that the agent is connected by; nil where there is none
-	split        chan struct{}              // receives once creations are to come by a gate
+	current      atomic.Pointer[connection] // the connection with a session; nil if there is none
+	gateWanted   chan struct{}              // receives when a runtime supports failure policies
 }
 
 // New returns a plugin that Run connects.
@@ -92,16 +93,16 @@ func New[S Session](agent Agent[S], opts Options) *Plugin {
 		},
 		disconnected: agent.Disconnected,
 		opts:         opts,
-		split:        make(chan struct{}, 1),
+		gateWanted:   make(chan struct{}, 1),
 	}
 }
 
-// Waiting times between two tries to connect.
+// The pause between two tries to connect.
 const (
-	shortestWait = 50 * time.Millisecond
-	longestWait  = 2 * time.Second
-	// lasted is how long a connection must have been there for the next try to come at once.
-	lasted = 10 * time.Second
+	minWait = 50 * time.Millisecond
+	maxWait = 2 * time.Second
+	// stableAfter is how long a connection must have lasted for the next try to start again with minWait.
+	stableAfter = 10 * time.Second
 )
 
 func (o Options) dialSocket(ctx context.Context) (net.Conn, error) {
@@ -157,13 +158,13 @@ func (p *Plugin) Run(ctx context.Context) error {
 		defer gate.Wait()
 		gate.Go(func() { p.serveGate(ctx) })
 	}
-	p.keep(ctx, func() error { return newConnection(p).run(ctx) }, p.disconnected)
+	p.keepConnected(ctx, func() error { return newConnection(p).run(ctx) }, p.disconnected)
 	return nil
 }
 
-// keep connects again and again until ctx ends, and calls lost after the end of each connection.
-func (p *Plugin) keep(ctx context.Context, connect func() error, lost func(error)) {
-	wait, logged := shortestWait, ""
+// keepConnected connects again and again until ctx ends. It calls lost after the end of each connection.
+func (p *Plugin) keepConnected(ctx context.Context, connect func() error, lost func(error)) {
+	wait, logged := minWait, ""
 	for {
 		began := time.Now()
 		err := connect()
@@ -172,8 +173,8 @@ func (p *Plugin) keep(ctx context.Context, connect func() error, lost func(error
 			return
 		}
 		lost(err)
-		if time.Since(began) > lasted {
-			wait, logged = shortestWait, ""
+		if time.Since(began) > stableAfter {
+			wait, logged = minWait, ""
 		}
 		// The same reason is logged once, not at every try.
 		if text := p.reason(err); text != logged {
@@ -185,11 +186,11 @@ func (p *Plugin) keep(ctx context.Context, connect func() error, lost func(error
 			return
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, longestWait)
+		wait = min(2*wait, maxWait)
 	}
 }
 
-// reason is the text for the log about a connection that is not there.
+// reason describes a missing connection for the log.
 func (p *Plugin) reason(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "waiting for the NRI socket: it does not exist. Is the runtime running and NRI enabled in its configuration?"

@@ -6,13 +6,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
-// queue does the work of a connection's events one after the other, in the order in which the runtime has sent them. One goroutine does
-// it all: it has grown a stack for it, which a new one would grow again before each answer.
+// queue does the work of a connection's events one at a time, in the order in which the runtime sent them. One goroutine does all of it: a
+// new goroutine would have to grow its stack again for each answer.
 type queue struct {
-	mu   sync.Mutex
-	more sync.Cond // work or over has changed
-	work []func()
-	over bool
+	mu    sync.Mutex
+	more  sync.Cond // work or ended has changed
+	work  []func()
+	ended bool
 }
 
 func newQueue() *queue {
@@ -22,11 +22,11 @@ func newQueue() *queue {
 	return q
 }
 
-// add has work done after all that was added before, and does not wait for it. What is added after the end has no order.
+// add queues work and does not wait for it. After end the work runs at once, in no order.
 func (q *queue) add(work func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.over {
+	if q.ended {
 		go work()
 		return
 	}
@@ -34,11 +34,11 @@ func (q *queue) add(work func()) {
 	q.more.Signal()
 }
 
-// end ends the goroutine once the work that was added before is done.
+// end ends the goroutine once the queued work is done.
 func (q *queue) end() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.over = true
+	q.ended = true
 	q.more.Signal()
 }
 
@@ -53,15 +53,15 @@ func (q *queue) do(work func()) {
 	work()
 }
 
-// next waits for work; nil is the end.
+// next waits for work; it returns nil at the end.
 func (q *queue) next() (work func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.work) == 0 && !q.over {
+	for len(q.work) == 0 && !q.ended {
 		q.more.Wait()
 	}
 	if len(q.work) > 0 {
-		work, q.work[0] = q.work[0], nil // it may hold all pods
+		work, q.work[0] = q.work[0], nil // frees the work, which may hold all pods
 		q.work = q.work[1:]
 	}
 	return work

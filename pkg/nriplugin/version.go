@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// Version is a released version, of NRI or of a runtime. The zero value stands for a version that is not known and is
-// older than all others.
+// Version is a released version of NRI or of a runtime. The zero value is an unknown version, which is older than all others.
 type Version struct{ Major, Minor, Patch int }
 
 var numbers = regexp.MustCompile(`^v?([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?(-[0-9A-Za-z.-]*)?`)
 
-// ParseVersion reads the first numbers of "v0.12.3", "1.34.2", "1.7.28-0ubuntu1" or a Go pseudo-version such as
-// "v0.9.1-0.20250219030224-e597e7849f24", which lies before 0.9.1. What is not a version is the zero value.
+// ParseVersion reads the leading numbers of "v0.12.3", "1.34.2", "1.7.28-0ubuntu1", or a Go pseudo-version such as
+// "v0.9.1-0.20250219030224-e597e7849f24", which is older than 0.9.1. Any other text is the zero value.
 func ParseVersion(text string) Version {
 	match := numbers.FindStringSubmatch(strings.TrimSpace(text))
 	if match == nil {
@@ -26,7 +25,7 @@ func ParseVersion(text string) Version {
 	return version
 }
 
-// pseudoVersion is the tail of a version that the Go tool made from a commit.
+// pseudoVersion matches the end of a version that the Go tool made from a commit.
 var pseudoVersion = regexp.MustCompile(`^-(?:.*\.)?[0-9]{14}-[0-9a-f]{12}$`)
 
 func number(digits string) int {
@@ -56,7 +55,7 @@ func (v Version) String() string {
 	return strconv.Itoa(v.Major) + "." + strconv.Itoa(v.Minor) + "." + strconv.Itoa(v.Patch)
 }
 
-// shipped is the NRI version inside a runtime from a release of it on.
+// shipped is the NRI version in a runtime's releases from one on.
 type shipped struct{ from, nri Version }
 
 // Runtimes before NRI 0.12 do not report its version, and NRI's own table reads only exact release tags, not a
@@ -86,8 +85,8 @@ var (
 	}
 )
 
-// RuntimeNRIVersion returns the version of NRI inside a runtime: the one that it reports, else the one that this release
-// of containerd or CRI-O is known to contain, else the zero value.
+// RuntimeNRIVersion returns the version of NRI in a runtime: the reported one, or else the one that this release of containerd or CRI-O is
+// known to contain, or else the zero value.
 func RuntimeNRIVersion(reported, runtime, runtimeVersion string) Version {
 	// NRI says "0.0.0-unknown" or "(devel)" when it could not find out its own version.
 	if version := ParseVersion(reported); version.Known() {

@@ -60,7 +60,7 @@ func TestEventsFollowTheRuntimesNRI(t *testing.T) {
 			if got := mask.IsSet(api.Event_UPDATE_POD_SANDBOX); got != test.updatePod {
 				t.Errorf("UpdatePodSandbox in the mask: %v, want %v", got, test.updatePod)
 			}
-			if got := unaskedUpdates(nri); got != test.unasked {
+			if got := allowsUnsolicited(nri); got != test.unasked {
 				t.Errorf("unasked updates: %v, want %v", got, test.unasked)
 			}
 			if mask.IsSet(api.Event_VALIDATE_CONTAINER_ADJUSTMENT) {
