@@ -100,16 +100,16 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 		}
 	}
 	a.endSending(session)
-	var applied ledger.FinishUnsolicited
+	var finished ledger.FinishUnsolicited
 	dirs := make([]string, 0, len(updates))
 	a.mu.Lock()
 	for _, update := range updates {
-		applied.IDs = append(applied.IDs, update.ContainerID)
+		finished.IDs = append(finished.IDs, update.ContainerID)
 		if at, lives := a.ledger.Place(update.ContainerID); lives {
 			dirs = append(dirs, at.Cgroup)
 		}
 	}
-	a.stepLocked(applied)
+	a.stepLocked(finished)
 	a.mu.Unlock()
 	signal(a.undo)
 	if asks {

@@ -41,7 +41,7 @@ func Check(s memorymanager.State) []Finding {
 		c.checkBlocks(blocks)
 	}
 	c.checkParts()
-	if len(c.findings) == 0 { // sums say nothing new about a state that is wrong already
+	if len(c.findings) == 0 { // sums add nothing about a state that is already wrong
 		c.checkAssignments()
 		c.checkGroupSums()
 	}
@@ -253,7 +253,7 @@ func compareGroupType(a, b groupType) int {
 
 // checkAmounts compares each node's reserved bytes with the per-node amounts, if all blocks have these.
 func (c *checker) checkAmounts() {
-	amounts := map[groupType]uint64{} // of groups of one node
+	amounts := map[groupType]uint64{} // by groups of one node
 	for _, owned := range countedBlocks(c.state) {
 		for _, block := range owned.blocks {
 			if block.PerNode == nil {

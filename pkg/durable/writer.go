@@ -309,7 +309,7 @@ func (t Ticket) Wait(ctx context.Context) error {
 	case <-t.round.done:
 	case <-ctx.Done():
 		select {
-		case <-t.round.done: // no less
+		case <-t.round.done: // both were ready
 		default:
 			return fmt.Errorf("write %s: %w", t.round.path, ctx.Err())
 		}
@@ -354,7 +354,7 @@ func (w *Writer) Stats() Stats {
 	defer w.mu.Unlock()
 	stats := w.stats
 	stats.Pending, stats.PendingSince = !w.syncBegan.IsZero(), w.syncBegan
-	for _, r := range []*round{w.next, w.writing} { // the older one last
+	for _, r := range []*round{w.next, w.writing} { // the older round last
 		if r != nil {
 			stats.Pending, stats.PendingSince = true, r.since
 		}

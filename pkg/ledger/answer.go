@@ -50,7 +50,7 @@ type FileSet struct{ Min, Low, High, Mems, OOMGroup bool }
 
 // plus adds the files of an adjustment.
 func (f FileSet) plus(a Adjustment) FileSet {
-	has := func(knob cgroup.Knob) bool { _, there := a.Unified[string(knob)]; return there }
+	has := func(knob cgroup.Knob) bool { _, ok := a.Unified[string(knob)]; return ok }
 	return FileSet{
 		f.Min || has(cgroup.MemoryMin), f.Low || has(cgroup.MemoryLow), f.High || has(cgroup.MemoryHigh), f.Mems || a.CpusetMems != "",
 		f.OOMGroup || has(cgroup.MemoryOOMGroup),

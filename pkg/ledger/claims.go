@@ -25,23 +25,23 @@ const placedByClaims = "its resource claims say where its memory is"
 type PrepareClaim struct{ Claim claims.Claim }
 
 func (e PrepareClaim) apply(l *Ledger) {
-	known := l.state.Claims[e.Claim.UID]
-	same := known != nil && reflect.DeepEqual(known.Parts, e.Claim.Parts)
-	if same && slices.Equal(known.Pods, e.Claim.Pods) {
+	prepared := l.state.Claims[e.Claim.UID]
+	sameParts := prepared != nil && reflect.DeepEqual(prepared.Parts, e.Claim.Parts)
+	if sameParts && slices.Equal(prepared.Pods, e.Claim.Pods) {
 		return
 	}
-	if user := l.claimUser(e.Claim.UID); user != nil && !(same && slices.Contains(e.Claim.Pods, user.UID)) {
-		l.step.effects.Err = inUse(known, user)
+	if user := l.claimUser(e.Claim.UID); user != nil && !(sameParts && slices.Contains(e.Claim.Pods, user.UID)) {
+		l.step.effects.Err = inUse(prepared, user)
 		return
 	}
-	if !same {
+	if !sameParts {
 		if err := l.state.Claims.Fits(&e.Claim, l.claimSupply()); err != nil {
 			l.step.effects.Err = fmt.Errorf("claim %s: %w", &e.Claim, err)
 			return
 		}
 	}
 	l.setClaim(e.Claim.UID, &e.Claim)
-	if known == nil {
+	if prepared == nil {
 		l.note(Info, "claim prepared", claimFields(&e.Claim), nil)
 	}
 }
@@ -50,16 +50,16 @@ func (e PrepareClaim) apply(l *Ledger) {
 type UnprepareClaim struct{ UID string }
 
 func (e UnprepareClaim) apply(l *Ledger) {
-	known := l.state.Claims[e.UID]
-	if known == nil {
+	prepared := l.state.Claims[e.UID]
+	if prepared == nil {
 		return
 	}
 	if user := l.claimUser(e.UID); user != nil {
-		l.step.effects.Err = inUse(known, user)
+		l.step.effects.Err = inUse(prepared, user)
 		return
 	}
 	l.setClaim(e.UID, nil)
-	l.note(Info, "claim released", claimFields(known), nil)
+	l.note(Info, "claim released", claimFields(prepared), nil)
 }
 
 // claimUser returns the pod whose living containers use a claim, or nil. A claim in use does not change: after a forced deletion the API

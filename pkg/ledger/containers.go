@@ -69,7 +69,7 @@ func (l *Ledger) releaseInits(p *pod) {
 		return
 	}
 	for i, spec := range p.Info.Containers {
-		if spec.Kind != memoryqos.Init || l.manager.Blocks(p.key(), spec.Name) == nil {
+		if spec.Kind != memoryqos.Init || l.manager.Blocks(p.Key(), spec.Name) == nil {
 			continue
 		}
 		later := p.Info.Containers[i+1:]
@@ -80,7 +80,7 @@ func (l *Ledger) releaseInits(p *pod) {
 		if c != nil && c.alive() {
 			continue
 		}
-		l.manager.Release(p.key(), spec.Name)
+		l.manager.Release(p.Key(), spec.Name)
 		if c != nil {
 			l.dropSlot(c)
 		}
@@ -96,5 +96,5 @@ func (p *pod) hasStarted(spec pods.Container) bool {
 
 // isToCome reports whether a sidecar or app container of the pod's spec has not been created yet.
 func (l *Ledger) isToCome(p *pod, spec pods.Container) bool {
-	return (spec.Kind == memoryqos.Sidecar || spec.Kind == memoryqos.App) && p.container(spec.Name) == nil && l.manager.Blocks(p.key(), spec.Name) == nil
+	return (spec.Kind == memoryqos.Sidecar || spec.Kind == memoryqos.App) && p.container(spec.Name) == nil && l.manager.Blocks(p.Key(), spec.Name) == nil
 }

@@ -106,8 +106,8 @@ func (c *container) ownLimit() *uint64 {
 	if c.pod.Info == nil || !c.pod.Info.OwnMemory() {
 		return nil
 	}
-	spec, known := c.pod.Info.Container(c.Name)
-	if !known {
+	spec, ok := c.pod.Info.Container(c.Name)
+	if !ok {
 		return nil
 	}
 	return &spec.Limit

@@ -122,10 +122,10 @@ func (l *Ledger) rejected(c *container) *Rejection {
 
 // arithmetic shows how the container's values are computed.
 func (q inquiry) arithmetic() (lines []string, high memoryqos.Formula) {
-	known := q.Container.Estimate
-	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)
-	if known.Error > 0 {
-		request += fmt.Sprintf(", at most %s more", quantity.Short(known.Error))
+	estimate := q.Container.Estimate
+	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(estimate.Request), estimate.Source)
+	if estimate.Error > 0 {
+		request += fmt.Sprintf(", at most %s more", quantity.Short(estimate.Error))
 	}
 	_, steps := q.settings.Explain(q.qos, q.overrides)
 	lines = []string{request, steps.High}

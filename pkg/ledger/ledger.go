@@ -226,7 +226,7 @@ func (l *Ledger) unstored(p *pod) (has memorymanager.PodAllocations, differs boo
 	if l.manager == nil {
 		return has, false
 	}
-	has = l.manager.Allocations(p.key())
+	has = l.manager.Allocations(p.Key())
 	return has, !has.Equal(p.stored)
 }
 

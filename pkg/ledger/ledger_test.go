@@ -155,8 +155,8 @@ func checkDerived(t *testing.T, l *Ledger, event Event) {
 		if !reflect.DeepEqual(p.derived, again) {
 			t.Fatalf("after %T pod %s has\n%+v\nand it follows\n%+v", event, p.Name, p.derived, again)
 		}
-		if l.manager != nil && !l.manager.Allocations(p.key()).Equal(p.stored) {
-			t.Fatalf("after %T pod %s has\n%+v\nand the state file\n%+v", event, p.Name, l.manager.Allocations(p.key()), p.stored)
+		if l.manager != nil && !l.manager.Allocations(p.Key()).Equal(p.stored) {
+			t.Fatalf("after %T pod %s has\n%+v\nand the state file\n%+v", event, p.Name, l.manager.Allocations(p.Key()), p.stored)
 		}
 	}
 }

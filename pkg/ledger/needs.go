@@ -138,7 +138,7 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 	case UnprepareClaim:
 		n.forClaim(l, g, e.UID)
 	}
-	n.Usage = slices.DeleteFunc(n.Usage, func(cgroup string) bool { _, known := g.Usage[cgroup]; return known || cgroup == "" })
+	n.Usage = slices.DeleteFunc(n.Usage, func(cgroup string) bool { _, ok := g.Usage[cgroup]; return ok || cgroup == "" })
 	return n
 }
 
@@ -201,7 +201,7 @@ func (g *Gathered) of(pod Pod) (Pod, Facts) {
 func (n *Needs) forPods(l *Ledger, g *Gathered, received ...Pod) {
 	for _, pod := range received {
 		p := l.pods[pod.Key()]
-		if known := p != nil && p.ID == pod.ID; g.asked == 0 && !known && pod.Annotated == nil && !l.stopped(pod) {
+		if current := p != nil && p.ID == pod.ID; g.asked == 0 && !current && pod.Annotated == nil && !l.stopped(pod) {
 			n.Annotations = append(n.Annotations, pod)
 		}
 	}

@@ -97,7 +97,7 @@ func (l *Ledger) Place(id string) (Place, bool) {
 }
 
 func (p *pod) place() Place {
-	return Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Revision}
+	return Place{UID: p.Key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Revision}
 }
 
 func (c *container) place() Place {
@@ -204,10 +204,10 @@ func (l *Ledger) observePod(e Observed) {
 
 // applyTo replaces values by those that were read.
 func (f *Files) applyTo(values memoryqos.Values) memoryqos.Values {
-	read := func(value *uint64, initial uint64, known *uint64) *uint64 {
+	read := func(value *uint64, initial uint64, unread *uint64) *uint64 {
 		switch {
 		case value == nil:
-			return known
+			return unread
 		case *value == initial:
 			return nil
 		}

@@ -103,7 +103,7 @@ func sameBlock(a, b memorymanager.Block) bool {
 
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
-		UID: p.key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
+		UID: p.Key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
 		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)),
 		Fresh: p.Fresh, Request: l.qosPod(p, p.derived.runs).PodRequest,
 	}

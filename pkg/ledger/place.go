@@ -107,9 +107,9 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 			l.assign(c, l.adoptFound(c))
 		}
 	}
-	for _, c := range spread { // others may have made all nodes one group
+	for _, c := range spread { // the containers adopted above may have made all nodes one group
 		if l.manager.Spread(l.foundNodes(c)) {
-			free = append(free, c) // its resize was pending, and the state file is lost
+			free = append(free, c) // on all nodes: its resize was pending when the state file was lost
 		} else {
 			l.assign(c, l.adoptFound(c))
 		}
@@ -129,7 +129,7 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 // inOrder sorts containers by pod and name.
 func inOrder(containers []*container) []*container {
 	return slices.SortedFunc(slices.Values(containers), func(x, y *container) int {
-		return cmp.Or(cmp.Compare(x.pod.key(), y.pod.key()), cmp.Compare(x.Name, y.Name))
+		return cmp.Or(cmp.Compare(x.pod.Key(), y.pod.Key()), cmp.Compare(x.Name, y.Name))
 	})
 }
 
@@ -206,7 +206,7 @@ func (l *Ledger) unpin(c *container, why string) Placement {
 // release frees a container's allocation.
 func (l *Ledger) release(c *container) {
 	if l.manager != nil {
-		l.manager.Release(c.pod.key(), c.Name)
+		l.manager.Release(c.pod.Key(), c.Name)
 	}
 }
 
@@ -264,7 +264,7 @@ func (l *Ledger) allocateOn(c *container, nodes nodeset.Set) (memorymanager.Plac
 	if blocks := l.blocks(c); blocks != nil && (nodesOf(blocks) != nodes || !blocksMatch(blocks, request)) {
 		l.release(c)
 	}
-	return l.manager.Adopt(c.pod.key(), c.Name, request, nodes)
+	return l.manager.Adopt(c.pod.Key(), c.Name, request, nodes)
 }
 
 // overcommitted returns notes about memory that is allocated without room, because its container or pod runs there.
@@ -278,7 +278,7 @@ func overcommitted(placement memorymanager.Placement) (notes []Note) {
 // managerContainer returns the container as the Memory Manager sees it.
 func (l *Ledger) managerContainer(c *container) memorymanager.Container {
 	return memorymanager.Container{
-		Pod: c.pod.key(), Name: c.Name, Kind: c.kind(), Request: request(c), CPUs: c.CPUNodes, Devices: c.Devices,
+		Pod: c.pod.Key(), Name: c.Name, Kind: c.kind(), Request: request(c), CPUs: c.CPUNodes, Devices: c.Devices,
 		Required: c.wishes().NUMA == config.NUMARequired,
 	}
 }
@@ -288,7 +288,7 @@ func (l *Ledger) blocks(c *container) []memorymanager.Block {
 	if l.manager == nil {
 		return nil
 	}
-	return l.manager.Blocks(c.pod.key(), c.Name)
+	return l.manager.Blocks(c.pod.Key(), c.Name)
 }
 
 // allocate places a container that does not run yet. If its old allocation no longer fits its request, or its CPUs and devices, it may get

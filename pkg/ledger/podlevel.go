@@ -35,9 +35,9 @@ func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	case c.pod.Info == nil:
 		return "not pinned: the pod has pod-level resources, and no source of requests says which part is the container's"
 	}
-	spec, known := c.pod.Info.Container(c.Name)
+	spec, ok := c.pod.Info.Container(c.Name)
 	switch {
-	case !known || spec.Kind == memoryqos.Ephemeral:
+	case !ok || spec.Kind == memoryqos.Ephemeral:
 		return "not pinned: the pod's resources are its own, and the container is none of its spec"
 	case !spec.Guaranteed && !l.asWhole(c.pod):
 		return "not pinned: the container shares its pod's resources, and only scope pod allocates these"
@@ -58,7 +58,7 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 func (l *Ledger) managerPod(c *container) memorymanager.Pod {
 	p := c.pod
 	whole := memorymanager.Pod{Whole: memorymanager.Container{
-		Pod: p.key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.managerContainer(c).Required, FreePages: l.step.facts.FreePages,
+		Pod: p.Key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.managerContainer(c).Required, FreePages: l.step.facts.FreePages,
 	}}
 	for name, others := range l.step.facts.Devices {
 		if name != c.Name {
@@ -71,7 +71,7 @@ func (l *Ledger) managerPod(c *container) memorymanager.Pod {
 	for _, spec := range p.Info.Containers {
 		if spec.Kind != memoryqos.Ephemeral {
 			whole.Containers = append(whole.Containers, memorymanager.Container{
-				Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: ownRequest(spec),
+				Pod: p.Key(), Name: spec.Name, Kind: spec.Kind, Request: ownRequest(spec),
 			})
 		}
 	}
@@ -96,7 +96,7 @@ func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (me
 // allocateWholeOn allocates the container's pod on nodes, unless the pod has an allocation, and the container's part of it.
 func (l *Ledger) allocateWholeOn(c *container, nodes nodeset.Set) (memorymanager.Placement, error) {
 	var whole memorymanager.Placement
-	if key := c.pod.key(); l.manager.PodBlocks(key) == nil {
+	if key := c.pod.Key(); l.manager.PodBlocks(key) == nil {
 		var err error
 		if whole, err = l.manager.AdoptPod(l.managerPod(c), nodes); err != nil {
 			return whole, fmt.Errorf("adopt the pod: %w", err)
@@ -117,7 +117,7 @@ func (l *Ledger) reallocatePod(p *pod) {
 			continue
 		}
 		var over []Note
-		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.blocks(c) != nil {
+		if l.asWhole(p) && l.manager.PodBlocks(p.Key()) == nil && l.blocks(c) != nil {
 			whole, err := l.manager.AllocatePod(l.managerPod(c))
 			if err != nil {
 				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)

@@ -22,14 +22,14 @@ type RunPod struct {
 }
 
 func (e RunPod) apply(l *Ledger) {
-	_, known := l.pods[e.Pod.Key()]
+	_, exists := l.pods[e.Pod.Key()]
 	p, err := l.podOf(e.Pod)
 	if err != nil {
 		l.step.effects.Err = err
 		return
 	}
 	p.Sandboxes = []string{e.Pod.ID} // the kubelet runs one at a time
-	p.Fresh = p.Fresh || !known && p.managed
+	p.Fresh = p.Fresh || !exists && p.managed
 }
 
 // UpdatePod has new resources of a pod in bytes (in-place resize). They replace those in Pod, which may be outdated.
@@ -46,7 +46,7 @@ func (e UpdatePod) apply(l *Ledger) {
 		return
 	}
 	if e.Seq < p.Seq {
-		return // a newer one has come
+		return // a newer event has been applied
 	}
 	p.Overhead, p.Seq = e.Overhead, e.Seq
 	p.setLimit(e.Limit)
@@ -187,13 +187,13 @@ func (l *Ledger) stopped(received Pod) bool {
 
 // read parses a pod's annotations.
 func read(pod Pod, node pods.Node) *ReadAnnotations {
-	claims, _ := node.ReadClaims(pod.Annotations) // with an error nothing is claimed, and requests are estimates
+	claims, _ := node.ReadClaims(pod.Annotations) // on error nothing is claimed, and requests are estimates
 	return &ReadAnnotations{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
 }
 
 // podFor returns the pod of an event about one of its containers, updated with the facts that were gathered. It returns nil if the pod is
 // not managed, or if the pod may not have containers any more; Effects.Err is set then.
-func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
+func (l *Ledger) podFor(received Pod, info pods.Answer, limit *uint64) *pod {
 	p, err := l.podOf(received)
 	if err != nil {
 		l.step.effects.Err = err
@@ -202,8 +202,8 @@ func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
 	if !p.managed {
 		return nil
 	}
-	l.learn(p, known)
-	if limit != nil && p.Info == nil && l.step.seq >= p.Seq { // after a resize the runtime may show an old one
+	l.learn(p, info)
+	if limit != nil && p.Info == nil && l.step.seq >= p.Seq { // an older event may show the limit from before a resize
 		p.setLimit(*limit)
 	}
 	return p
@@ -250,8 +250,8 @@ func (p *pod) wishesOf(container string) config.Wishes {
 	if p.Annotated.Annotations.Empty() {
 		return config.Wishes{}
 	}
-	wishes, known := p.wishes[container]
-	if !known {
+	wishes, ok := p.wishes[container]
+	if !ok {
 		wishes, _ = p.Annotated.Annotations.Wishes(container, p.rules)
 		if p.wishes == nil {
 			p.wishes = map[string]config.Wishes{}
@@ -267,12 +267,12 @@ func (l *Ledger) endPod(p *pod) {
 	for _, c := range p.containers {
 		l.end(c)
 	}
-	delete(l.pods, p.key())
+	delete(l.pods, p.Key())
 	l.unlocate(p)
 	at := slices.Index(l.living, p)
 	l.living, l.state.Pods = slices.Delete(l.living, at, at+1), slices.Delete(l.state.Pods, at, at+1)
 	if l.manager != nil {
-		l.manager.ReleasePod(p.key())
+		l.manager.ReleasePod(p.Key())
 	}
 	l.state.Rejections = slices.DeleteFunc(slices.Clone(l.state.Rejections), func(r Rejection) bool { // views share the old ones
 		return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name

@@ -14,7 +14,7 @@ func (l *Ledger) publish() {
 	for _, p := range l.step.changed {
 		p.changed = false
 		before := p.derived
-		if l.pods[p.key()] != p {
+		if l.pods[p.Key()] != p {
 			l.publishEnd(p)
 			sums = sums || p.managed
 			continue
@@ -78,12 +78,12 @@ func (l *Ledger) publishRuns(p *pod, before *derived) {
 			continue
 		}
 		out.HighChanged = out.HighChanged || now.guarded != was.guarded
-		known := was.id != ""
-		if known && l.isCorrection(was, now) {
+		lived := was.id != ""
+		if lived && l.isCorrection(was, now) {
 			l.state.Counters.Corrections++
 			l.note(Info, "memory request corrected", withField(l.fields(c), "before", was.request.Request), nil)
 		}
-		if l.needsSync(c, now, known && (was.mems != now.mems || !sameValues(was.qos, now.qos))) {
+		if l.needsSync(c, now, lived && (was.mems != now.mems || !sameValues(was.qos, now.qos))) {
 			out.Sync = append(out.Sync, c.ID)
 		}
 		if now.cgroup == "" {

@@ -22,7 +22,7 @@ func (e Reconfigure) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
-	if l.state.Resolved.Config.RolledBack == e.Config.Config.RolledBack { // otherwise a refused file is still refused
+	if l.state.Resolved.Config.RolledBack == e.Config.Config.RolledBack { // a rollback does not make a refused file valid
 		l.state.Configured.set(l.step.now, "")
 	}
 	begins := l.state.Resolved.Config.DryRun() && !e.Config.Config.DryRun()

@@ -36,17 +36,17 @@ func (e PodFacts) apply(l *Ledger) {
 }
 
 // isNew reports whether the pod APIs say something else about a pod than before.
-func (p *pod) isNew(known pods.Answer) bool {
-	return known.Pod != nil && p.Info != known.Pod && (p.Source != known.Source || !reflect.DeepEqual(p.Info, known.Pod))
+func (p *pod) isNew(info pods.Answer) bool {
+	return info.Pod != nil && p.Info != info.Pod && (p.Source != info.Source || !reflect.DeepEqual(p.Info, info.Pod))
 }
 
 // learn takes over the data of the pod APIs for all containers of the pod, including running ones.
-func (l *Ledger) learn(p *pod, known pods.Answer) {
-	if !p.isNew(known) {
+func (l *Ledger) learn(p *pod, info pods.Answer) {
+	if !p.isNew(info) {
 		return
 	}
-	podLevel := p.podLevel() // which may have been found by comparing limits
-	p.Info, p.Source, p.Shared = known.Pod, known.Source, false
+	podLevel := p.podLevel() // it may have been found by comparing limits
+	p.Info, p.Source, p.Shared = info.Pod, info.Source, false
 	l.learnRoles(p)
 	l.recheckAnnotations(p)
 	if podLevel || p.podLevel() {
@@ -57,7 +57,7 @@ func (l *Ledger) learn(p *pod, known pods.Answer) {
 // learnRoles gives the Memory Manager the roles of a pod's containers.
 func (l *Ledger) learnRoles(p *pod) {
 	if l.manager != nil && p.Info != nil {
-		l.manager.SetRoles(p.key(), p.role)
+		l.manager.SetRoles(p.Key(), p.role)
 	}
 }
 
@@ -118,16 +118,16 @@ func (l *Ledger) pagesToVerify(c Container) (sizes []uint64) {
 // estimate returns the container's memory request from the best source. During a resize the pod APIs may still have the old request. Within
 // the new limit it is closer than an estimate from the values of the creation, and the APIs have the new one soon.
 func (l *Ledger) estimate(c *container) pods.Estimate {
-	if claimed, known := l.claimedEstimate(c); known {
+	if claimed, ok := l.claimedEstimate(c); ok {
 		return claimed
 	}
 	p := c.pod
 	if p.Info != nil && (p.class() != memoryqos.Guaranteed || c.Limit == 0 || p.Info.OwnMemory()) {
-		if known, ok := (pods.Answer{Pod: p.Info, Source: p.Source}).Estimate(c.Name); ok {
+		if estimate, ok := (pods.Answer{Pod: p.Info, Source: p.Source}).Estimate(c.Name); ok {
 			if c.Limit > 0 {
-				known.Request = min(known.Request, c.Limit)
+				estimate.Request = min(estimate.Request, c.Limit)
 			}
-			return known
+			return estimate
 		}
 	}
 	return l.node.FromEvent(pods.Event{

@@ -53,7 +53,7 @@ func Open(s State) (*Ledger, error) {
 	}
 	for _, p := range l.living {
 		if l.manager != nil {
-			p.stored = l.manager.Allocations(p.key())
+			p.stored = l.manager.Allocations(p.Key())
 		}
 		p.derived = l.derive(p)
 		for i, c := range p.containers {

@@ -246,9 +246,6 @@ type pod struct {
 	view    *PodView
 }
 
-// key is Pod.Key.
-func (p *pod) key() string { return p.Key() }
-
 // container is a container of a living pod.
 type container struct {
 	*Slot

@@ -61,8 +61,8 @@ func (e Resend) apply(l *Ledger) {
 // are part of one if Resend is set.
 func (c *container) syncUpdate(now *derivedRun) (Update, bool) {
 	update := Update{ContainerID: c.ID}
-	known := Record{Values: c.Record.Values, Mems: c.Record.Mems}
-	if c.Record.Resend || !known.answer(now, Resources{}).Empty() {
+	sure := Record{Values: c.Record.Values, Mems: c.Record.Mems}
+	if c.Record.Resend || !sure.answer(now, Resources{}).Empty() {
 		update.Adjustment = c.Record.answer(now, Resources{})
 	}
 	return update, !update.Empty()

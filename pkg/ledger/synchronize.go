@@ -87,7 +87,7 @@ func (l *Ledger) correct(listed []*container, found Found) {
 		l.journalFound(c)
 		now := l.deriveRun(c)
 		_, lacks := c.syncUpdate(&now)
-		if files, known := found.Files[c.ID]; lacks && !(known && l.filesMatch(&now, files)) {
+		if files, ok := found.Files[c.ID]; lacks && !(ok && l.filesMatch(&now, files)) {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
 			if c.Unanswered {
 				l.note(Info, "a container was created without an answer of ours, and is taken in", l.fields(c), nil)
@@ -120,11 +120,11 @@ func (l *Ledger) dropGone(pods []Pod, found Found) {
 	}
 	for id := range found.Populated {
 		if c := l.containers[id]; c != nil {
-			present[c.pod.key()] = true
+			present[c.pod.Key()] = true
 		}
 	}
 	for _, p := range slices.Clone(l.living) {
-		if !present[p.key()] {
+		if !present[p.Key()] {
 			l.endPod(p)
 		}
 	}
@@ -179,7 +179,7 @@ func (l *Ledger) addPods(e Synchronize) map[string]*pod {
 			p.setLimit(limit - min(limit, received.Overhead))
 		}
 		p.Seen = p.Seen || e.Found.Seen[p.path.Pod]
-		l.learn(p, e.PodInfos[p.key()])
+		l.learn(p, e.PodInfos[p.Key()])
 	}
 	return sandboxes
 }

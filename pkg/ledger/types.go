@@ -139,7 +139,7 @@ type Runtime struct {
 	Name, Version string
 	// NRIVersion is the version of NRI in the runtime; "" if unknown.
 	NRIVersion string
-	// ReplyUnified is set if the runtime applies unified keys in the reply to UpdateContainer. CRI-O ≤ 1.35 drops them, so the agent
+	// ReplyUnified is set if the runtime applies unified keys in the reply to UpdateContainer. CRI-O ≤ 1.35 drops them; the agent then
 	// writes the container's cgroup files itself.
 	ReplyUnified bool
 	// MemoryPolicies is set if the runtime applies a memory policy to a new container.

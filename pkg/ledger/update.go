@@ -53,7 +53,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	l.assign(c, decided)
 	now := l.deriveRun(c)
 	if out.Err = err; err != nil {
-		if c.Refusal == nil || c.Refusal.Count == 1 { // the log has the first try
+		if c.Refusal == nil || c.Refusal.Count == 1 { // only the first try is logged
 			out.Decision = c.decision(&now)
 		}
 		return

@@ -116,8 +116,7 @@ func (o Options) dialSocket(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// CheckSocket returns an error for a path that exists and is not a socket. A path that does not exist is a runtime that
-// is not there yet.
+// CheckSocket returns an error for a path that exists and is not a socket. If it does not exist, the runtime has not started yet.
 func CheckSocket(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,8 +141,7 @@ func kindOf(mode fs.FileMode) string {
 	return "special file"
 }
 
-// Run connects and handles events until ctx ends. It reconnects for ever, each time with a fresh stub; only a plugin
-// that the runtime launched ends with its connection.
+// Run connects and handles events until ctx ends. It always reconnects, with a new stub, unless the runtime launched the plugin.
 func (p *Plugin) Run(ctx context.Context) error {
 	if p.opts.Launched {
 		err := newConnection(p).run(ctx)
