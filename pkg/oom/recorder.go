@@ -222,6 +222,7 @@ func (r *Recorder) beginWatching() <-chan map[cgroupfs.Change]bool {
 func (r *Recorder) stopWatching() {
 	r.watcher.Close()
 	r.watcher = nil
+	r.isBlind(errors.New("the kernel's events cannot be read any more"))
 	for _, p := range r.pods {
 		p.watched = false
 	}

@@ -552,3 +552,54 @@ func TestWhatTheKernelNoLongerTellsIsComparedInTurn(t *testing.T) {
 	}
 	n.holds(t, podG+"/one/memory.high", "8192")
 }
+
+// The lock is given up while a watch is made: the kernel's events may end then.
+func TestTheKernelsEventsEndWhileAWatchIsMade(t *testing.T) {
+	n := newNode(t, nil, podG+"/one")
+	n.Protector.watcher = newWatcher(t, n.Tree)
+	n.Protector.heed = func(told map[cgroupfs.Change]bool) {
+		if told[cgroupfs.Change{Cgroup: podG}] {
+			n.goBlind()
+		}
+	}
+	high := uint64(8192)
+	target := cgroup.Target{Cgroup: podG + "/one", Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
+	if err := errors.Join(n.Desire([]cgroup.Target{target}, nil), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if told := n.Told(); told[podG] {
+		t.Errorf("the kernel tells of %v", told)
+	}
+}
+
+// A pod without values is watched as long as it has a container: it ends and comes back at once, and a refused watch is made again.
+func TestAPodWithoutValuesIsWatched(t *testing.T) {
+	const pod = "kubepods/besteffort/podb"
+	n := running(t, pod+"/one", pod+"/two")
+	high := uint64(8192)
+	target := func(name string) cgroup.Target {
+		return cgroup.Target{Cgroup: pod + "/" + name, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
+	}
+	if err := errors.Join(n.Desire([]cgroup.Target{target("one")}, nil), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(n.Root(), pod+"/one")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(n.Desire([]cgroup.Target{target("two")}, []string{pod + "/one", pod}), n.Settle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	resetFile(t, n, pod+"/two/memory.high")
+	n.overwrite(t, pod+"/cgroup.subtree_control", "+memory")
+	n.holds(t, pod+"/two/memory.high", "8192")
+
+	n.Protector.mu.Lock()
+	n.rows[pod].parts[0].watched = false // as after ENOSPC
+	n.Protector.mu.Unlock()
+	if _, err := n.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if told := n.Told(); !told[pod] {
+		t.Errorf("the kernel does not tell of the pod: %v", told)
+	}
+}

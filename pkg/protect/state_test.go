@@ -58,6 +58,10 @@ func TestAFileForgetsNothingOfOurs(t *testing.T) {
 			case ours && (after.aim == alone || after.aim == wanted && !after.ours && after.knows < begun && after.knows != announced) &&
 				!is("leave", "confirm", "end") && !(f.knows == begun && event == "failed"):
 				t.Errorf("%s on %+v leads to %+v, though a value of ours may be in the file", event, before, after)
+			case after.aim == alone && after.ours:
+				t.Errorf("%s on %+v leads to %+v, though nothing of ours is desired there", event, before, after)
+			case f.aim == wanted && !f.ours && f.known() && event == "undesire" && after.aim != alone:
+				t.Errorf("%s on %+v leads to %+v, though only others have written", event, before, after)
 			case f.aim == back && after.aim != back && !is("desire", "desire another", "confirm", "end"):
 				t.Errorf("%s on %+v leads to %+v, though the file has to go back", event, before, after)
 			case f.knows == announced && after.knows != announced && !is("compare", "leave", "end"):

@@ -237,8 +237,8 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	if err != nil {
 		return fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
 	}
-	if above := path.Dir(t.Cgroup); t.Level == cgroup.LevelContainer && p.rows[above] == nil {
-		p.add(above, cgroup.LevelPod) // until the pod ends: see bare
+	if t.Level == cgroup.LevelContainer {
+		p.hasContainer(path.Dir(t.Cgroup))
 	}
 	r := p.rows[t.Cgroup]
 	if r == nil {
@@ -265,6 +265,17 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 		}
 	}
 	return nil
+}
+
+// hasContainer has a row for a pod until that ends, also without values: see bare. One that was about to end is back.
+func (p *Protector) hasContainer(pod string) {
+	switch r := p.rows[pod]; {
+	case r == nil:
+		p.add(pod, cgroup.LevelPod)
+	case r.state == leaving:
+		r.state = desired
+		p.unsettled[r] = true
+	}
 }
 
 // saw enters what a container's files were read to hold.
@@ -451,7 +462,8 @@ func (p *Protector) findInner(r *row) {
 // watch has the kernel tell of a cgroup, which may be yet to come, or another one of the same name. It precedes the first read, so that no
 // write between the two is missed.
 func (p *Protector) watch(t *part) {
-	if p.watcher == nil || t.watched && !t.abovePods() {
+	watcher := p.watcher // the lock is given up below, and goBlind may come
+	if watcher == nil || t.watched && !t.abovePods() {
 		return
 	}
 	t.watched = true // unless what is heard of it meanwhile says that it is another one
@@ -459,7 +471,7 @@ func (p *Protector) watch(t *part) {
 		p.watch(above.parts[0]) // whose controllers have the container's values
 	}
 	var err error
-	watcher, tell := p.watcher, p.heed != nil && !t.abovePods() // of what was changed before, which was told to nobody
+	tell := p.heed != nil && !t.abovePods() // of what was changed before, which was told to nobody
 	p.outside(func() {
 		err = watcher.Watch(cgroupfs.Change{Cgroup: t.dir})
 		if err == nil && tell {
@@ -494,6 +506,7 @@ func (p *Protector) goBlind() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watcher = nil
+	p.log.Warn("the kernel's events cannot be read any more: external changes are noticed by the periodic check only")
 	for _, r := range p.rows {
 		for _, t := range r.parts {
 			t.watched = false
