@@ -93,7 +93,7 @@ func (n *simulation) asked(cgroup, text string) {
 			if c.Cgroup != cgroup && !strings.HasPrefix(cgroup, c.Cgroup+"/") {
 				continue
 			}
-			high, computed := n.values(c.Cgroup).high, s.wanted(p, c.Spec, n.capacity()).high
+			high, computed := n.values(c.Cgroup).high, s.wanted(p, c.Spec, p.limitOf(c.Spec), n.capacity()).high
 			if high > computed || high != noLimit && n.number(c.Cgroup, "memory.current") > high/16*15 {
 				continue
 			}

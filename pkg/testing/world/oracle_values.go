@@ -54,13 +54,14 @@ const noLimit = ^uint64(0)
 // memoryQoS are memory.min, memory.low and memory.high.
 type memoryQoS struct{ min, low, high uint64 }
 
-// wanted computes the values of a container. capacity is the memory of the node that pods may use: it stands for a limit that is not set.
-func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS {
+// wanted computes the values of a container. bound is its memory.max, which is its pod's limit where it has none, and 0 where that has none
+// either. capacity is the memory of the node that pods may use: it stands for a limit that is not set.
+func (s settings) wanted(p LivePod, c pods.Container, bound, capacity uint64) memoryQoS {
 	limit := cmp.Or(c.Limit, capacity)
 	v := memoryQoS{high: noLimit}
 	switch s.reservation(p) {
 	case "min":
-		v.min = min(c.Request, uint64(float64(cmp.Or(p.limitOf(c), capacity))*(1-s.Headroom))) &^ (page - 1)
+		v.min = min(c.Request, uint64(float64(cmp.Or(bound, capacity))*(1-s.Headroom))) &^ (page - 1)
 	case "low":
 		v.low = c.Request &^ (page - 1)
 	}
@@ -71,7 +72,6 @@ func (s settings) wanted(p LivePod, c pods.Container, capacity uint64) memoryQoS
 	if factor != nil && (p.Class != "Guaranteed" || p.PodLevel()) && c.Request < limit {
 		v.high = uint64(float64(c.Request)+*factor*float64(limit-c.Request)) &^ (page - 1)
 	}
-	bound := p.limitOf(c)
 	if room := uint64(s.CacheRoom * float64(bound)); room >= mi {
 		v.high = min(v.high, (bound-room)&^(page-1))
 	}
@@ -133,13 +133,16 @@ func (n *simulation) valuesAsAsked(see seer) {
 // containerAsAsked compares a container's files, and returns what it wants. One that does not run or has not been resized yet is not judged,
 // nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
-	limit := n.limit(c)
-	lost := limit == 0 && p.limitOf(c.Spec) > 0
+	limit, bound := n.limit(c), p.limitOf(c.Spec)
+	lost := limit == 0 && bound > 0
 	if c.Resizing || !n.runs(c) {
 		return want, false
 	}
-	if limit != p.limitOf(c.Spec)&^(page-1) && !lost { // somebody else's, which holds
-		c.Spec.Limit = limit
+	if limit != bound&^(page-1) && !lost { // somebody else's, which holds
+		bound = limit
+		if c.Spec.Limit > 0 || !p.PodLevel() { // else it stands for the pod's, which does not count for memory.high
+			c.Spec.Limit = limit
+		}
 	}
 	writes := n.writesItself(p, c.Spec.Name)
 	if writes && !n.kernel.isCalm() {
@@ -149,7 +152,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 		n.judgedContainers[c.ID] = true
 		n.report.Containers++
 	}
-	want, have := s.wanted(p, c.Spec, n.capacity()), n.values(c.Cgroup)
+	want, have := s.wanted(p, c.Spec, bound, n.capacity()), n.values(c.Cgroup)
 	if writes { // what the daemon does not set, it leaves alone: that is nobody else's
 		if want.min == 0 {
 			have.min = 0
