@@ -111,7 +111,19 @@ func (f stateFile) nodes(uid, container string) (bits int) {
 	return bits
 }
 
-// whereAllocated looks whether containers may use the NUMA nodes of their allocations, and no others.
+// memory is how many bytes of memory a container is allocated.
+func (f stateFile) memory(uid, container string) (sum uint64) {
+	for _, block := range f.Entries[uid][container] {
+		if block.Type == "memory" {
+			sum += block.Size
+		}
+	}
+	return sum
+}
+
+// whereAllocated looks whether containers may use the NUMA nodes of their allocations, and no others. One that is allocated less than its
+// limit may use all: its resize is pending. That does not count where the resize of a pod leaves its allocation as it was, nor for an init
+// container, whose memory those after it take over.
 func (n *simulation) whereAllocated(see seer) {
 	if !n.settings().places() {
 		return
@@ -120,11 +132,24 @@ func (n *simulation) whereAllocated(see seer) {
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
 			want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
+			if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < n.limit(c) {
+				want = n.withMemory()
+			}
 			if n.runs(c) && !c.Since.Before(n.placed) && want != 0 && bits(mems) != want {
 				see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
 			}
 		}
 	}
+}
+
+// withMemory are the NUMA nodes that have memory.
+func (n *simulation) withMemory() (bits int) {
+	for i, node := range n.scenario.Machine.Nodes {
+		if node.Memory > 0 {
+			bits |= 1 << i
+		}
+	}
+	return bits
 }
 
 // bits are the NUMA nodes of a cpuset.mems.
