@@ -143,6 +143,9 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 		if c.Spec.Limit > 0 || !p.PodLevel() { // else it stands for the pod's, which does not count for memory.high
 			c.Spec.Limit = limit
 		}
+		if p.Class == "Guaranteed" && !p.PodLevel() { // whose limits are its requests
+			c.Spec.Request = limit
+		}
 	}
 	writes := n.writesItself(p, c.Spec.Name)
 	if writes && !n.kernel.isCalm() {
