@@ -127,6 +127,17 @@ func TestTheJournalKnowsWhatTheKubeletWants(t *testing.T) {
 			},
 			want: "memory.high=1908408320 memory.low=209715200",
 		},
+		"a resize of what the runtime shows with an old value of ours": { // as CRI-O does after its restart
+			asked: map[string]string{"memory.low": "104857600"},
+			do: func(n *node, p Pod, c Container) {
+				c = n.launch(p, c)
+				n.write(c.CgroupsPath, *n.update(p, c, Resources{Unified: map[string]string{"memory.low": bytesOf(1000 * mi)}})) // its limit: no memory.high
+				n.must(n.PostUpdateContainer(context.Background(), p, c))
+				n.must(n.protector.FinishAll(context.Background()))
+				n.update(p, c, Resources{MemoryLimit: limit(int64(2000 * mi))})
+			},
+			want: "memory.high= memory.low=1048576000",
+		},
 		"a restart of the plugin": {
 			asked: map[string]string{"memory.low": "104857600"},
 			do: func(n *node, p Pod, c Container) {

@@ -67,7 +67,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	if !adjustment.Empty() || moved {
 		out.Decision = c.decision(&now)
 	}
-	l.recordAnswer(c, &now, adjustment, e.Container.Resources.Unified, e.To.Unified)
+	l.recordAnswer(c, &now, adjustment, c.Resources.Unified, e.To.Unified)
 	adjustment = l.withinBound(c, adjustment, e.Usage)
 	if !l.state.Runtime.ReplyUnified {
 		// The runtime would drop them. The agent writes the files after the update.
