@@ -279,15 +279,12 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 	return nil, "the cgroup had gone before it could be read"
 }
 
-// atTheKill is what filled the limit: what is there where nothing has been freed yet, what a sample of the victim shows that had reached
-// it, less the page cache that has gone since, or else what is there; what the killed processes held has been freed. memory.current was read at another moment, and tells nothing of
-// what is in the sample.
+// atTheKill is what filled the limit: what a sample of the victim shows that had reached it, less the page cache that has gone since, or else
+// what is there. What the killed processes held is missing, for it has been freed. memory.current was read at another moment, and tells
+// nothing of what is in the sample.
 func (r Reading) atTheKill(before *Sample) Held {
 	full := r.Limit - r.Limit/8
-	switch {
-	case r.Held.total() >= full:
-		return r.Held
-	case r.Level == Container && before != nil && before.Held.total() >= full:
+	if r.Level == Container && before != nil && r.Held.total() < full && before.Held.total() >= full {
 		return before.Held.reclaimed(r.Held).filledTo(before.Held.total())
 	}
 	return r.Held.filledTo(r.Limit)

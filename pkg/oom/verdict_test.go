@@ -53,7 +53,7 @@ func TestJudge(t *testing.T) {
 			Kill{Chain: chain(func(c, _, _, _ *Reading) {
 				c.Hit, c.Held = true, Held{Processes: 1 * mib, PageCache: 60 * mib, Unwritten: 55 * mib, Kernel: 2 * mib}
 			})},
-			`used for: page cache 60Mi (55Mi not on the disk yet), processes 1Mi, files in memory 0, kernel 2Mi; ` +
+			`used for: page cache 60Mi (55Mi not on the disk yet), processes 2Mi, files in memory 0, kernel 2Mi; ` +
 				`what helps: leave room for page cache below its limit (annotation cache-room: 0.1, or the key cacheRoom), or raise its limit`,
 		},
 		"a heap, and page cache that the disk has not taken": {
@@ -107,6 +107,10 @@ func TestJudge(t *testing.T) {
 			Kill{Chain: chain(func(_, _, _, k *Reading) { k.Hit = true }), Users: []User{self, {Namespace: "team", Pod: "batch", Used: 900 * mib, Share: 64 * mib}}},
 			`what ran out: the limit of 1000Mi of the cgroup kubepods; used for: processes 900Mi, page cache 100Mi (0 not on the disk yet), files in memory 0, kernel 0; ` +
 				`most beyond its share has a pod of another namespace; what helps: give pods that use more than their requests a limit or a larger request, or keep less from pods (kubeReserved, systemReserved)`,
+		},
+		"kubepods, of which the victim had little": {
+			Kill{Chain: chain(func(_, _, _, k *Reading) { k.Hit, k.Held = true, Held{Processes: 440 * mib, Tmpfs: 480 * mib} })},
+			`used for: processes 520Mi, page cache 0 (0 not on the disk yet), files in memory 480Mi, kernel 0; what helps: give pods`,
 		},
 		"the node": {
 			Kill{Chain: chain(func(_, _, _, _ *Reading) {}), Users: []User{self, {Outside: true, Used: 900 * mib, Share: 100 * mib}}, Memory: nodes, Nodes: nodeset.Of(0, 1)},

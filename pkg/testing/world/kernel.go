@@ -332,6 +332,7 @@ func (k *Kernel) Tick(now time.Time) {
 	k.mu.Lock()
 	passed := max(0, now.Sub(k.now))
 	k.now = k.now.Add(passed)
+	kills := len(k.kills)
 	if passed > 0 {
 		k.stats.kswapdLeft = uint64(passed.Seconds() * kswapdRate)
 		k.writeBack(passed)
@@ -345,6 +346,7 @@ func (k *Kernel) Tick(now time.Time) {
 		k.press(passed)
 		k.fire()
 	}
+	k.later(k.kills[kills:])
 	k.tell()
 	ends := k.ends
 	k.ends = nil

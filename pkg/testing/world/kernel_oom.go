@@ -23,6 +23,8 @@ type Kill struct {
 	// Held is what filled that cgroup; where none was hit, what the victim's had.
 	Held  oom.Held
 	Cause oom.Cause
+	// Later is what filled it by what is there once the second has passed, as nobody can look before that: what others took meanwhile is in it.
+	Later oom.Cause
 	// Users shared what ran out, the culprit among them having the most beyond its share.
 	Users   []Use
 	Culprit Use
@@ -181,6 +183,18 @@ func causeOf(h oom.Held) oom.Cause {
 		return oom.PageCache
 	}
 	return cause
+}
+
+// later looks at the cgroups again in which processes were killed in this second.
+func (k *Kernel) later(kills []Kill) {
+	for i := range kills {
+		kill := &kills[i]
+		if kill.Later = kill.Cause; k.groups[kill.Hit] != nil && kill.Level != oom.Container {
+			left := held(k.groups[kill.Hit].all)
+			left.Processes += less(kill.Limit, left.Processes+left.PageCache+left.Tmpfs+left.Kernel)
+			kill.Later = causeOf(left)
+		}
+	}
 }
 
 // users are who shared what ran out: the container alone, the containers of the pod or with memory on the NUMA nodes, or all pods.
