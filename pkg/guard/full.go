@@ -66,7 +66,7 @@ func (g *Guard) compareWith(w *watched, s Sample, user time.Duration) {
 	c := &w.compared
 	before := c.times
 	c.times = times{s.SomeStall, s.FullStall, user}
-	c.stall(s, w.brake.High())
+	c.stall(s, w.brake.High(), 0)
 	if w.blind == nil && fullBroken(before, c.times, c.stuck, g.settings) {
 		c.total = s.FullStall
 		w.blind, w.noFull, w.look = &c.blind, true, s.At.Add(g.settings.Window)

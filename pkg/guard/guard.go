@@ -68,10 +68,11 @@ type Guard struct {
 type watched struct {
 	Container
 	brake    *Brake
-	blind    *blind // where the kernel keeps no pressure, or full is broken
+	blind    *blind // where the kernel does not tell of pressure, or full is broken: it is looked at every window
 	compared comparison
 	noFull   bool          // full of memory.pressure does not advance although the container is stopped
 	look     time.Time     // when to look again; zero: when the trigger fires
+	next     time.Time     // when the brake wants to look again; zero: when it stalls
 	busy     bool          // a write is under way
 	trigger  int32         // the kernel's, where byTrigger has it
 	dropped  bool          // not watched any more
@@ -198,7 +199,8 @@ func (g *Guard) begin(c Container) {
 	now := time.Now()
 	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High), stands: c.High}
 	if w.brake.Raised() {
-		w.raisedAt, w.look = now, now.Add(g.settings.RestoreAfter)
+		w.raisedAt, w.next = now, now.Add(g.settings.RestoreAfter)
+		w.look = w.next
 	}
 	err := g.arm(w)
 	if err != nil && g.tree.Ended(c.Cgroup) {
@@ -223,17 +225,23 @@ func (g *Guard) arm(w *watched) error {
 	stall := w.brake.trigger()
 	g.mu.Unlock()
 	id, err := g.trigger(w.Cgroup, stall)
-	none := errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup)
+	none, counts := errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup), false
 	if none {
+		_, counts, _ = g.tree.Pressure(w.Cgroup) // what cannot be read is not counted
+		counts = counts && !g.doubtful
 		g.noPSI.Do(func() {
-			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
+			lacks, read := "pressure", "memory.events"
+			if counts {
+				lacks, read = "pressure triggers", "memory.pressure"
+			}
+			g.log.WithError(err).Warnf("stall guard: without %s from the kernel, %s is read every window instead", lacks, read)
 		})
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case none:
-		w.blind, w.look = &blind{}, time.Now().Add(g.settings.Window)
+		w.blind, w.look = &blind{counts: counts}, time.Now().Add(g.settings.Window)
 	case err != nil:
 		return err
 	case w.dropped:
@@ -374,21 +382,19 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) {
 func (g *Guard) act(ctx context.Context, w *watched, sample Sample) {
 	now := sample.At
 	if w.blind != nil {
-		sample.FullStall = w.blind.stall(sample, w.brake.High())
+		sample.FullStall = w.blind.stall(sample, w.brake.High(), w.brake.trigger())
 	}
 	w.stall, w.failures = sample.FullStall, 0
-	if w.blind != nil && !w.blind.stuck && !w.brake.Open() && !w.brake.Raised() {
-		w.look = now.Add(g.settings.Window)
+	if w.blind != nil && !w.blind.stuck && !w.brake.Open() && (w.next.IsZero() || now.Before(w.next)) {
+		g.lookNext(w, now)
 		return
 	}
 	before := w.brake.High()
 	action := w.brake.Next(sample)
-	w.look = time.Time{}
-	if action.LookIn > 0 {
-		w.look = now.Add(action.LookIn)
-	} else if w.blind != nil {
-		w.look = now.Add(g.settings.Window)
+	if w.next = (time.Time{}); action.LookIn > 0 {
+		w.next = now.Add(action.LookIn)
 	}
+	g.lookNext(w, now)
 	switch action.Verb {
 	case Reclaim:
 		g.beginEpisode(w, before)
@@ -411,6 +417,14 @@ func (g *Guard) act(ctx context.Context, w *watched, sample Sample) {
 	}
 	if !w.brake.Open() {
 		g.endEpisode(w)
+	}
+}
+
+// lookNext has a container looked at when its brake wants to; where the kernel does not tell when it stalls, within a window.
+func (g *Guard) lookNext(w *watched, now time.Time) {
+	w.look = w.next
+	if within := now.Add(g.settings.Window); w.blind != nil && (w.look.IsZero() || within.Before(w.look)) {
+		w.look = within
 	}
 }
 

@@ -54,22 +54,30 @@ func (g *Guard) swap(cgroup string) (uint64, error) {
 	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }
 
-// blind estimates stall where the kernel keeps no pressure: time in which memory.high was hit, usage stood at it and
-// hardly grew, and reclaim gave nothing.
+// blind is what the guard sees of a container where the kernel does not tell of its stall. Where it counts it all the same, as before 6.5
+// for a process without CAP_SYS_RESOURCE, that is read. Otherwise stall is estimated: time in which memory.high was hit, usage stood at it
+// and hardly grew, and reclaim gave nothing.
 type blind struct {
-	last  Sample
-	stuck bool // at the last reading
-	total time.Duration
+	counts bool
+	last   Sample
+	stuck  bool // at the last reading
+	total  time.Duration
 }
 
-func (b *blind) stall(s Sample, high uint64) time.Duration {
-	grown := s.Current - min(s.Current, b.last.Current)
-	b.stuck = !b.last.At.IsZero() && s.HighEvents > b.last.HighEvents &&
-		float64(s.Current) >= float64(high)*(1-slack) &&
-		grown < smallestStep && s.Reclaimed < b.last.Reclaimed+smallestStep
-	if b.stuck {
-		b.total += s.At.Sub(b.last.At)
-	}
+// stall is the full stall, in which trigger since the last reading is what the kernel would have told of.
+func (b *blind) stall(s Sample, high uint64, trigger time.Duration) time.Duration {
+	last := b.last
 	b.last = s
+	if b.counts {
+		b.stuck = !last.At.IsZero() && s.FullStall-last.FullStall >= trigger
+		return s.FullStall
+	}
+	grown := s.Current - min(s.Current, last.Current)
+	b.stuck = !last.At.IsZero() && s.HighEvents > last.HighEvents &&
+		float64(s.Current) >= float64(high)*(1-slack) &&
+		grown < smallestStep && s.Reclaimed < last.Reclaimed+smallestStep
+	if b.stuck {
+		b.total += s.At.Sub(last.At)
+	}
 	return b.total
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 )
 
 const (
@@ -103,7 +105,13 @@ func (n *simulation) standing() {
 	if s := n.settings(); !s.writes() || !s.StallGuard {
 		return
 	}
-	const bound = 3 * time.Minute
+	// The guard learns of it within two of its windows (a kernel that has triggers looks at them once in one, and otherwise the guard does;
+	// what ends in one may be too little), watches who may swap for another one, and then raises in steps that double until the limit, or all
+	// that the node has, for which it gets two.
+	bound := 5 * guard.Defaults().Window
+	if n.kernel.fullStands() { // there it goes by memory.events, which do not tell who creeps from who gets on: nothing is promised of how soon
+		bound = 3 * time.Minute
+	}
 	now := time.Now()
 	if n.trouble.calm(standing, now).Add(bound).After(now) {
 		return
@@ -113,8 +121,8 @@ func (n *simulation) standing() {
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
 			for cgroup, length := range stalls {
-				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) && !(hanging && n.trouble.hangs(c.Cgroup)) {
-					n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length.Truncate(time.Minute))
+				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) && !n.mayStand(c, now.Add(-length)) && !(hanging && n.trouble.hangs(c.Cgroup)) {
+					n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length)
 				}
 			}
 		}
