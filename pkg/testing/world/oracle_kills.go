@@ -50,7 +50,45 @@ func (n *simulation) verdictFile() []verdict {
 		return nil
 	}
 	n.written, n.inFile = data, file.Verdicts
+	n.turns = append(n.turns, turned(file.Verdicts))
 	return file.Verdicts
+}
+
+// mostVerdicts are in the file at most: beyond them, the pod with the most loses its oldest.
+const mostVerdicts = 100
+
+// turn is what one state of the file has lost.
+type turn struct {
+	newest time.Time            // of its verdicts
+	oldest map[string]time.Time // by UID, of pods that have lost those of before if they had any
+}
+
+// turned is empty where the file has room. In a full one no pod gets more than the most have, and who loses one has one less than those then: so
+// one that has two less than the most has lost none.
+func turned(verdicts []verdict) turn {
+	t := turn{oldest: map[string]time.Time{}}
+	of, most := map[string]int{}, 0
+	for _, v := range verdicts {
+		of[v.UID]++
+		t.newest, most = latest(t.newest, v.Time), max(most, of[v.UID])
+	}
+	for _, v := range verdicts {
+		if t.oldest[v.UID].IsZero() && len(verdicts) == mostVerdicts && of[v.UID] >= most-1 {
+			t.oldest[v.UID] = v.Time
+		}
+	}
+	return t
+}
+
+// drivenOut reports whether the file, when it was first written with what was known a second after a kill, had lost that of its time: while the
+// disk hangs, the daemon knows more verdicts than the file takes.
+func (n *simulation) drivenOut(k Kill) bool {
+	for _, t := range n.turns {
+		if t.newest.Sub(k.At) >= time.Second {
+			return !t.oldest[k.Victim.UID].Before(k.At)
+		}
+	}
+	return false
 }
 
 // verdicts compares the kills of the model with what the daemon has said of them.
@@ -75,6 +113,9 @@ func (n *simulation) verdicts() {
 			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && !used[v] && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time)) {
 				best = v
 			}
+		}
+		if (best.Time.IsZero() || best.Time.Sub(kill.At) >= time.Second) && n.drivenOut(kill) {
+			continue // and what there is, is on a later one
 		}
 		at := kill.At.Sub(n.began).Round(time.Millisecond)
 		if said := n.said[best]; !best.Time.IsZero() && said.Sub(latest(kill.At, n.trouble.calm(soonSaid, said))) > promises[soonSaid].within {

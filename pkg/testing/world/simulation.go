@@ -52,6 +52,7 @@ type simulation struct {
 	said             map[verdict]time.Time // when the file was seen to have it
 	written          []byte                // the file of verdicts as read last
 	inFile           []verdict             // what it had
+	turns            []turn                // of the file, each time that it was written
 	full             time.Time             // when the node had little more to give
 	findings         map[finding]time.Time // since when
 	judgedContainers map[string]bool       // by ID: whose files were compared
