@@ -21,6 +21,8 @@ import (
 const (
 	// hitAge is for how long a limit that was hit explains a kill: the kernel counts the one, then the other.
 	hitAge = 5 * time.Second
+	// killTime is for how long it explains more after the first one: the kernel counts the processes of a whole cgroup one after the other.
+	killTime = 800 * time.Millisecond
 	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
 	settle = 200 * time.Millisecond
 	// noticeEvery is the least time between two looks at a pod of which the kernel tells.

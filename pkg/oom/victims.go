@@ -45,6 +45,8 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	for _, v := range victims {
 		where := cmp.Or(v.dir, p.cgroup)
 		since.Kills = v.counted.Kills
+		chain := append([]Reading{v.reading}, above...)
+		r.explained(chain, now)
 		if waiting := r.kills[where]; waiting != nil {
 			waiting.counted, waiting.above = waiting.counted.plus(v.counted), waiting.above.plus(since)
 			continue
@@ -52,7 +54,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		k := &kill{container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: due, Kill: Kill{
 			At: now, After: r.file.alive, Away: away, UID: p.view.UID,
 			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
-			Chain:  append([]Reading{v.reading}, above...),
+			Chain:  chain,
 		}}
 		if v.container != nil {
 			k.Victim.Container, k.Victim.Share = v.view.Name, v.view.Request
@@ -135,6 +137,23 @@ func (r *Recorder) level(dir string, level Level, now time.Time) Reading {
 	h := r.hits[dir]
 	reading.Hit, reading.Below = now.Sub(h.own) <= hitAge, now.Sub(h.below) <= hitAge
 	return reading
+}
+
+// explained has the hit of a container's or pod's limit that explains a kill explain no later ones: the kernel counts one before each kill
+// (mm/memcontrol.c, mem_cgroup_oom).
+func (r *Recorder) explained(chain []Reading, now time.Time) {
+	_, at := Kill{Chain: chain}.Hit()
+	until := now.Add(killTime - hitAge)
+	for i := max(at, 0); at >= 0 && i < 2; i++ { // those above pods are others' too
+		h := r.hits[chain[i].Cgroup]
+		if i == at && h.own.After(until) {
+			h.own = until
+		}
+		if h.below.After(until) {
+			h.below = until
+		}
+		r.hits[chain[i].Cgroup] = h
+	}
 }
 
 // judged are the counters without the kills that still wait: a daemon that ends now leaves those to the next one.
