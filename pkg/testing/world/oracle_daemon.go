@@ -19,7 +19,7 @@ func (n *simulation) neverThrottlesItself() {
 	}
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
-			if high := n.values(c.Cgroup).high; p.isDaemon() && c.Since.Before(n.current().since) && high != noLimit {
+			if high := n.values(c.Cgroup).high; p.isDaemon() && n.runs(c) && c.Since.Before(n.current().since) && high != noLimit {
 				n.broken(neverThrottles, "its container in %s has memory.high %d", c.Cgroup, high)
 			}
 		}

@@ -103,7 +103,7 @@ func (n *simulation) verdicts() {
 		}
 		// Right after a start, while it cannot read or is not there, the daemon says what it can, some of it afterwards.
 		until := latest(kill.At.Add(time.Minute), n.trouble.calm(kept, kill.At.Add(time.Minute)))
-		if n.trouble.calm(verdictEach, until).After(kill.At) || kill.At.Sub(n.began) < time.Minute {
+		if n.trouble.calm(verdictEach, until).After(kill.At) || kill.At.Sub(n.began) < time.Minute || kill.mayBeUnsaid() {
 			continue
 		}
 		n.report.Verdicts++
@@ -140,6 +140,9 @@ func (n *simulation) verdicts() {
 		}
 	}
 }
+
+// mayBeUnsaid reports whether a kill was so lately that its verdict need not be in the file yet.
+func (k Kill) mayBeUnsaid() bool { return time.Since(k.At) <= promises[soonSaid].within }
 
 // standing looks for containers that have stood still for longer than the guard needs.
 func (n *simulation) standing() {

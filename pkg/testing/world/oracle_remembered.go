@@ -36,7 +36,7 @@ func (n *simulation) remembered() {
 	}
 	file := n.verdictFile()
 	for uid, kill := range last {
-		if uid == "" || n.trouble.calm(remembered, kill.At.Add(time.Minute)).After(kill.At) || kill.At.Sub(n.began) < time.Minute {
+		if uid == "" || n.trouble.calm(remembered, kill.At.Add(time.Minute)).After(kill.At) || kill.At.Sub(n.began) < time.Minute || kill.mayBeUnsaid() {
 			continue
 		}
 		found := false
