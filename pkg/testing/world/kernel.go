@@ -39,6 +39,7 @@ type Kernel struct {
 	noticed          []*group           // whose memory.events have to be told of
 	ends             []func()
 	kills            []Kill
+	gaps             []gap
 	stats            nodeStats
 	triggers         []*trigger
 	files            map[string]string // below root, as written last; only NewKernel, Mount and Tick use it

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
@@ -74,6 +75,18 @@ func (p *Port) Reads() uint64 { return p.reads.Load() }
 
 // Writes is the number of writes to files that succeeded, without memory.reclaim, which is no value.
 func (p *Port) Writes() uint64 { return p.writes.Load() }
+
+// watching are the cgroups of pods and containers that it watches, also those that are gone.
+func (p *Port) watching() (cgroups []string) {
+	p.kernel.mu.Lock()
+	defer p.kernel.mu.Unlock()
+	for _, g := range p.watched {
+		if level := cgroup.LevelOf(g.name); level == cgroup.LevelPod || level == cgroup.LevelContainer {
+			cgroups = append(cgroups, g.name)
+		}
+	}
+	return cgroups
+}
 
 // before is what precedes each call that reads.
 func (p *Port) before(cgroup, file string) error {
@@ -176,11 +189,26 @@ func (p *Port) Write(cgroup, file, text string, flags int) error {
 		return p.reclaim(cgroup, text, p.faults.ReclaimRate())
 	}
 	if err == nil {
-		err = p.kernel.put(cgroup, file, text, flags)
+		err = p.put(cgroup, file, text, flags)
 	}
 	if err == nil {
 		p.writes.Add(1)
 	}
+	return err
+}
+
+func (p *Port) put(name, file, text string, flags int) error {
+	k := p.kernel
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.groups[rooted(name)]
+	if g == nil {
+		return unix.ENOENT
+	}
+	compare := k.beforeWrite(g, file)
+	err := k.write(g, file, text, flags)
+	k.tell()
+	compare()
 	return err
 }
 

@@ -121,6 +121,9 @@ func (n *simulation) nothingLeft() {
 			}
 		}
 	}
+	if left := n.current().port.watching(); len(left) > 0 {
+		n.broken(nothingLeft, "all pods have ended, and it watches %q", left)
+	}
 	if now := runtime.NumGoroutine(); now > n.current().goroutines+20 {
 		n.broken(nothingLeft, "all pods have ended, and there are %d goroutines, %d before the first", now, n.current().goroutines)
 	}

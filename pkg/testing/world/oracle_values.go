@@ -111,6 +111,9 @@ func (n *simulation) valuesAsAsked(see seer) {
 		if have.min+page < sum.min || have.min+have.low+page < sum.min+sum.low {
 			see(protected, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d", have.min, have.low, sum.min, sum.low)
 		}
+		if most := p.most(sum); have.min+have.low > most+page {
+			see(givenBack, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d, and it %d", have.min, have.low, sum.min, sum.low, most)
+		}
 		want.min, want.low = want.min+have.min, want.low+have.low
 		most.min, most.low = most.min+have.min+have.low, most.low+have.low
 		if p.Class == "Burstable" {
@@ -128,6 +131,17 @@ func (n *simulation) valuesAsAsked(see seer) {
 	if kubepods.min > most.min+page || kubepods.low > most.low+page {
 		see(givenBack, n.kubelet.Parent("Guaranteed"), "has memory.min %d and memory.low %d, its pods have %d and %d", kubepods.min, kubepods.low, most.min, most.low)
 	}
+	if have := n.values(n.kubelet.Parent("Burstable")); have.min > burstable.min+page || have.low > burstable.low+page {
+		see(givenBack, n.kubelet.Parent("Burstable"), "has memory.min %d and memory.low %d, its pods have %d and %d", have.min, have.low, burstable.min, burstable.low)
+	}
+}
+
+// most is what a pod may be protected by at most.
+func (p LivePod) most(sum memoryQoS) uint64 {
+	if slices.ContainsFunc(p.Containers, func(c LiveContainer) bool { return c.Resizing }) {
+		return noLimit - page
+	}
+	return max(p.share(), sum.min+sum.low)
 }
 
 // containerAsAsked compares a container's files, and returns what it wants. One that does not run or has not been resized yet is not judged,

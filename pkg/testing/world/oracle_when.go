@@ -36,6 +36,8 @@ var promises = map[Promise]bound{
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
 	freed:     {5 * time.Second, together(away, kernelSlow, disk, silence)},
 
+	covered: {0, together(away, kernelSlow)},
+
 	// A daemon whose disk hangs says what it knows once that answers, if it still runs then.
 	verdictEach: {0, aMinute(away, kernelSlow, changed, silence, map[string]time.Duration{QueueOverflow: 0, DiskFails: 0})},
 	soonSaid:    {3 * time.Second, together(kernelSlow, disk)},
@@ -100,6 +102,7 @@ func (n *simulation) inTime() {
 	n.valuesAsAsked(see)
 	n.whereAllocated(see)
 	n.onlyTheLiving(see)
+	n.levels()
 }
 
 // seer is told of what is not as promised, at every look.

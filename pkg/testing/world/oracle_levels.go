@@ -1,0 +1,84 @@
+package world
+
+import (
+	"slices"
+	"time"
+)
+
+const covered Promise = "no write leaves a parent with less than its children have"
+
+// gap is when a cgroup came to have less of memory.min or memory.low than the cgroups in it.
+type gap struct {
+	at           time.Time
+	by           string // the cgroup that was written
+	parent, file string
+	has, below   uint64
+}
+
+// below is the sum of memory.min or memory.low of the cgroups in one; the root has no such files, and never too little.
+func (g *group) below(file string) (has, sum uint64) {
+	if g == nil || g.parent == nil || file != "memory.min" && file != "memory.low" {
+		return 0, 0
+	}
+	of := func(g *group) uint64 {
+		if file == "memory.min" {
+			return g.min
+		}
+		return g.low
+	}
+	for _, child := range g.children {
+		sum += of(child)
+	}
+	return of(g), sum
+}
+
+// lacks is how much less a cgroup has than those in it, in bytes.
+func (g *group) lacks(file string) uint64 {
+	has, below := g.below(file)
+	return less(below, has)
+}
+
+// gap notes one.
+func (k *Kernel) gap(g *group, file, by string) {
+	has, below := g.below(file)
+	k.gaps = append(k.gaps, gap{time.Now(), by, g.name, file, has, below})
+}
+
+// beforeWrite is called before a write of the daemon; compare notes what that has made worse.
+func (k *Kernel) beforeWrite(g *group, file string) (compare func()) {
+	own, above := g.lacks(file), g.parent.lacks(file)
+	return func() {
+		if g.lacks(file) > own {
+			k.gap(g, file, g.name)
+		}
+		if g.parent.lacks(file) > above {
+			k.gap(g.parent, file, g.name)
+		}
+	}
+}
+
+// takeGaps returns those since the last call.
+func (k *Kernel) takeGaps() []gap {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	gaps := k.gaps
+	k.gaps = nil
+	return gaps
+}
+
+// levels looks at what came between two looks.
+func (n *simulation) levels() {
+	for _, g := range n.kernel.takeGaps() {
+		if n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
+			n.broken(covered, "a write to %s at %s: %s of %s is %d, the cgroups in it have %d", g.by, g.at.Sub(n.began), g.file, g.parent, g.has, g.below)
+		}
+	}
+}
+
+// othersInside reports whether others than the daemon write to the containers of a pod: these themselves, or the runtime for a resize, of which
+// the daemon may hear from the kubelet first.
+func (n *simulation) othersInside(pod string) bool {
+	return slices.ContainsFunc(n.kubelet.Pods(), func(p LivePod) bool {
+		return p.Cgroup == pod && (n.hasChange(p, Resize) || slices.ContainsFunc(n.spec(p).Containers, func(c Container) bool { return n.writesItself(p, c.Name) }))
+	})
+}
