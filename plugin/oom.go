@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -77,9 +79,8 @@ Exit status: 0 done, also without kills, 1 the file cannot be read or no such po
 			verdicts = slices.DeleteFunc(verdicts, func(v oom.Verdict) bool {
 				return pod != "" && !v.Is(pod) || namespace != "" && v.Namespace != namespace
 			})
-			var now status.Document
-			if pod != "" && len(verdicts) == 0 && ask(cmd.Context(), stateDir, "/status", nil, &now) == nil {
-				if _, err := now.Select(status.Selection{Pod: pod}); err != nil {
+			if pod != "" && len(verdicts) == 0 {
+				if err := isThere(cmd, stateDir, pod); err != nil {
 					return commandline.Failed(err)
 				}
 			}
@@ -90,4 +91,17 @@ Exit status: 0 done, also without kills, 1 the file cannot be read or no such po
 	addNamespace(cmd, &stateDir, &namespace, "the pod's namespace, or the only one to show")
 	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
+}
+
+// isThere is an error where a running daemon does not know the pod. One that does not answer at once is not waited for.
+func isThere(cmd *cobra.Command, stateDir, pod string) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	var now status.Document
+	if err := ask(ctx, stateDir, "/status", nil, &now); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "whether pod %q is on this node is not known: %v\n", pod, err)
+		return nil
+	}
+	_, err := now.Select(status.Selection{Pod: pod})
+	return err
 }

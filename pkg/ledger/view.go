@@ -92,9 +92,9 @@ type PodView struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Is reports whether pod is this pod's namespace/name, its name alone, or its UID.
+// Is reports whether a text names the pod (pods.Ref.Is).
 func (v *PodView) Is(pod string) bool {
-	return pod == v.UID || pod == v.Name || pod == v.Namespace+"/"+v.Name
+	return pods.Ref{UID: v.UID, Namespace: v.Namespace, Name: v.Name}.Is(pod)
 }
 
 // Share returns the bytes that the pod may count on: its own request or else its containers', or memory.min or memory.low if that is more.

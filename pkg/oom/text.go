@@ -7,13 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
-// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
+// Is reports whether a text names the pod (pods.Ref.Is).
 func (v Verdict) Is(pod string) bool {
-	return pod == v.UID || pod == v.Pod || pod == v.Namespace+"/"+v.Pod
+	return pods.Ref{UID: v.UID, Namespace: v.Namespace, Name: v.Pod}.Is(pod)
 }
 
 // where names what ran out.

@@ -6,6 +6,7 @@ package pods
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -17,6 +18,12 @@ type Ref struct {
 	UID       string `json:"uid"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+}
+
+// Is reports whether what a person gives names the pod: its name or UID, each with or without its namespace and a slash before it.
+func (r Ref) Is(given string) bool {
+	given = strings.TrimPrefix(given, r.Namespace+"/")
+	return given == r.UID || given == r.Name
 }
 
 // String returns namespace/name (uid), for messages.

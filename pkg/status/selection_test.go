@@ -34,6 +34,8 @@ func TestSelection(t *testing.T) {
 		"a pod":                                    {Selection{Pod: "default/database"}, "default/database", "", ""},
 		"a pod by its name":                        {Selection{Pod: "legacy"}, "batch/legacy", "batch/legacy", ""},
 		"a pod by its UID":                         {Selection{Pod: uid}, "analytics/spark-1", "", ""},
+		"a pod by its UID and namespace":           {Selection{Namespace: "analytics", Pod: "analytics/" + uid}, "analytics/spark-1", "", ""},
+		"a UID of another namespace":               {Selection{Pod: "batch/" + uid}, "", "", `no pod "batch/` + uid + `" on this node`},
 		"a pod of a namespace":                     {Selection{Namespace: "batch", Pod: "legacy"}, "batch/legacy", "batch/legacy", ""},
 		"a pod of another namespace":               {Selection{Namespace: "shop", Pod: "legacy"}, "", "", `no pod "legacy" on this node`},
 		"no such pod":                              {Selection{Pod: "default/legacy"}, "", "", `no pod "default/legacy" on this node`},
