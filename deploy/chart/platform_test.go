@@ -155,6 +155,16 @@ extraVolumes: [{name: a, emptyDir: {}}, {name: b, hostPath: {path: /a}}], podSec
 	if difference := cmp.Diff([]any{c["allowedCapabilities"], c["volumes"]}, []any{[]any{"SYS_RESOURCE"}, []any{"configMap", "emptyDir", "hostPath", "projected", "secret"}}); difference != "" {
 		t.Errorf("what the pod needs besides: %s", difference)
 	}
+	patching, err := render(t, `{securityContextConstraints: {create: true}, nri: {runtime: {patchConfig: true}}, podSecurityContext: {
+seccompProfile: {type: Localhost, localhostProfile: a.json}, seLinuxOptions: {type: mine}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = constraints(patching)
+	if difference := cmp.Diff([]any{c["allowPrivilegedContainer"], c["readOnlyRootFilesystem"], c["requiredDropCapabilities"], c["seccompProfiles"], c["seLinuxContext"]},
+		[]any{true, false, []any{}, []any{"localhost/a.json"}, map[string]any{"type": "MustRunAs", "seLinuxOptions": map[string]any{"type": "mine"}}}); difference != "" {
+		t.Errorf("what a privileged init container and its own profiles need: %s", difference)
+	}
 	if got := daemonSet(t, more).Spec.Template.Spec.SecurityContext.SELinuxOptions.Type; got != "mine" {
 		t.Errorf("the SELinux type is %s, want the user's", got)
 	}
