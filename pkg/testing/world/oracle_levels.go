@@ -66,10 +66,11 @@ func (k *Kernel) takeGaps() []gap {
 	return gaps
 }
 
-// levels looks at what came between two looks.
+// levels looks at what came between two looks. Where several pods end in one moment, the pass for one lowers a parent by all of them, and the
+// passes for the others, which end as well, follow.
 func (n *simulation) levels() {
 	for _, g := range n.kernel.takeGaps() {
-		if n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
+		if !n.ending && n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
 			n.broken(covered, "a write to %s at %s: %s of %s is %d, the cgroups in it have %d", g.by, g.at.Sub(n.began), g.file, g.parent, g.has, g.below)
 		}
 	}
