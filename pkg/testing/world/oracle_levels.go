@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-const covered Promise = "no write leaves a parent with less than its children have"
+const covered Promise = "no write leaves a parent with less than its children have for long"
 
 // gap is when a cgroup came to have less of memory.min or memory.low than the cgroups in it.
 type gap struct {
@@ -66,14 +66,23 @@ func (k *Kernel) takeGaps() []gap {
 	return gaps
 }
 
-// levels looks at what came between two looks. Where several pods end in one moment, the pass for one lowers a parent by all of them, and the
-// passes for the others, which end as well, follow.
+// levels looks at what is still so a second later: where two passes write at once, as for pods that end in one moment, one may write what the other
+// has yet to prepare.
 func (n *simulation) levels() {
-	for _, g := range n.kernel.takeGaps() {
-		if !n.ending && n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
-			n.broken(covered, "a write to %s at %s: %s of %s is %d, the cgroups in it have %d", g.by, g.at.Sub(n.began), g.file, g.parent, g.has, g.below)
+	open := n.gaps
+	n.gaps = n.kernel.takeGaps()
+	for _, g := range open {
+		if has, below := n.kernel.levels(g); has < below && n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
+			n.broken(covered, "since a write to %s at %s %s of %s is %d, and the cgroups in it have %d", g.by, g.at.Sub(n.began), g.file, g.parent, has, below)
 		}
 	}
+}
+
+// levels is what the parent of a gap and the cgroups in it have by now.
+func (k *Kernel) levels(g gap) (has, below uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.groups[g.parent].below(g.file)
 }
 
 // othersInside reports whether others than the daemon write to the containers of a pod: these themselves, or the runtime for a resize, of which

@@ -64,7 +64,7 @@ type simulation struct {
 		text []byte
 		file stateFile
 	}
-	ending bool // all pods end in one moment
+	gaps   []gap // of the last look
 	lives  []*life
 	reads  uint64             // of the last life when the oracles looked last
 	caches []map[string]Cache // of the last minute, by cgroup
@@ -174,7 +174,6 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.kernel.Calm()
 	time.Sleep(quietTime)
 	n.judge(n.quiet)
-	n.judge(func() { n.ending = true })
 	n.kubelet.EndPods()
 	endPods()
 	time.Sleep(time.Minute)
