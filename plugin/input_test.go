@@ -66,6 +66,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"name that is a path":           {strings.Replace(pod("{}"), "name: web", "name: ../web", 1), `metadata.name: "../web"`},
 		"UID that is a path":            {strings.Replace(pod("{}"), "name: web", "name: web, uid: ../../x", 1), "metadata.uid"},
 		"twice":                         {pod("{}") + "---\n" + pod("{}"), "pod default/web is there twice, first in standard input:1"},
+		"a Deployment twice":            {controller("Deployment", "name: app", "") + controller("Deployment", "name: app, namespace: default", ""), "standard input:3: metadata.name: deployment default/app is there twice, first in standard input:1"},
 		"negative":                      {pod("{limits: {memory: -1Gi}}"), "limits.memory: -1Gi is negative"},
 		"negative request":              {pod("{requests: {memory: -5}}"), "requests.memory: -5 is negative"},
 		"not a quantity":                {pod("{limits: {memory: 1Gib}}"), `"1Gib" is not a quantity`},
@@ -90,6 +91,21 @@ func TestManifestsThatAreRefused(t *testing.T) {
 			t.Parallel()
 			refused(t, test.manifest, test.want, "simulate", "--machine", taskPageMachine, "-")
 		})
+	}
+}
+
+// Files and objects are read on after a mistake.
+func TestSimulateNamesAllMistakes(t *testing.T) {
+	t.Parallel()
+	first := file(t, "first.yaml", strings.Replace(pod("{limits: {memory: 1GB}}"), "image: app", "imgae: app", 1)+"---\n"+controller("Deployment", "name: a", "replica: 1"))
+	code, _, errOut := run(t, "{apiVersion: v1, kind: List, items: ["+strings.Repeat("{apiVersion: v2, kind: Pod},\n", 30)+"]}", "simulate", "--machine", taskPageMachine, first, first+".none", "-")
+	for _, want := range []string{
+		first + ":7: spec.containers[0]: unknown field \"imgae\"", first + ":8: spec.containers[0].resources.limits.memory: \"1GB\" is not", first + ":10: spec: unknown field \"replica\"",
+		first + ".none: no such file", "standard input:1: items[0]: apiVersion \"v2\" of a Pod is not known", "standard input:2: items[1]: apiVersion", "more mistakes in the manifests\n",
+	} {
+		if code != exitBadInput || !strings.Contains(errOut, want) || strings.Count(errOut, "\n") != 21 {
+			t.Errorf("exit %d, want %q in\n%s", code, want, errOut)
+		}
 	}
 }
 

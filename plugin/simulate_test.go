@@ -275,6 +275,24 @@ func owned(version, id, spec, owner string) string {
 	return "- {apiVersion: " + version + ", metadata: {name: a" + value + ", " + id + "}, spec: {" + strings.TrimPrefix(template, ", ") + "}}\n"
 }
 
+// controller is a document with a controller of pods.
+func controller(kind, meta, spec string) string {
+	template := "template: {spec: {containers: [{name: app}]}}, " + spec
+	version := "batch/v1"
+	switch kind {
+	case "CronJob":
+		template = "schedule: '@daily', jobTemplate: {spec: {template: {spec: {containers: [{name: app}]}}}}, " + spec
+	case "Deployment":
+		version, template = "apps/v1", "selector: {}, "+template
+	}
+	return "{apiVersion: " + version + ", kind: " + kind + ", metadata: {" + meta + "}, spec: {" + strings.TrimSuffix(template, ", ") + "}}\n---\n"
+}
+
+// ended is a Job with a status.
+func ended(name, status string) string {
+	return strings.Replace(controller("Job", "name: "+name, ""), "}\n---", ", status: "+status+"}\n---", 1)
+}
+
 // What people pipe into simulate: the lists of kubectl and of the API server, kinds of others, pods that have ended or are on other nodes.
 func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 	t.Parallel()
@@ -297,7 +315,7 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 		}
 		return text
 	}
-	const ended = "skipped pods that have ended: 1 Failed, 1 Succeeded"
+	const endedPods = "skipped pods that have ended: 1 Failed, 1 Succeeded"
 	for name, test := range map[string]struct {
 		manifest string
 		flags    []string
@@ -308,15 +326,24 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 			"skipped what makes no pods: 1 Certificate, 1 ControllerRevision, 1 HTTPRoute, 1 PodDisruptionBudget, 1 Service, 2 ServiceMonitor",
 			"skipped kinds that are not known, and may make pods: 1 Deploymet (did you mean \"Deployment\"?), 1 SparkApplication")},
 		"a PodList": {"apiVersion: v1\nkind: PodList\nitems: " + pods, nil, "[a b c]", said(
-			"the pods are on 2 nodes (as w1, w2) and were simulated on one machine: --node takes those of one", ended)},
-		"one node":                   {"apiVersion: v1\nkind: PodList\nitems: " + pods, []string{"--node", "w2"}, "[b c]", said(ended)},
-		"a list in a list":           {"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: PodList, items: " + pods + "}]\n", []string{"--node", "w1"}, "[a c]", said(ended)},
+			"the pods are on 2 nodes (as w1, w2) and were simulated on one machine: --node takes those of one", endedPods)},
+		"one node":                   {"apiVersion: v1\nkind: PodList\nitems: " + pods, []string{"--node", "w2"}, "[b c]", said(endedPods)},
+		"a list in a list":           {"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: PodList, items: " + pods + "}]\n", []string{"--node", "w1"}, "[a c]", said(endedPods)},
 		"a DeploymentList":           {"apiVersion: apps/v1\nkind: DeploymentList\nitems: [{metadata: {name: d}, spec: {selector: {}, template: {spec: {containers: [{name: app}]}}}}]\n", nil, "[d-0]", ""},
 		"a kind with a name of List": {pod("{}") + "---\n{apiVersion: example.com/v1, kind: AllowList, metadata: {name: a}}\n", nil, "[web]", said("skipped kinds that are not known, and may make pods: 1 AllowList")},
 		"kubectl get all": {"apiVersion: v1\nkind: List\nitems:\n" + owned("apps/v1, kind: Deployment", "uid: d", "replicas: 2", "") + owned("apps/v1, kind: ReplicaSet", "uid: r", "replicas: 2", "d") +
 			owned("apps/v1, kind: ReplicaSet", "uid: old", "replicas: 0", "d") + owned("v1, kind: Pod", "uid: p", "", "r") + owned("batch/v1, kind: Job", "uid: j", "parallelism: 3", "c") +
 			owned("apps/v1, kind: DaemonSet", "generation: 1", "", ""), nil, "[ap aj-0 aj-1 aj-2 ageneration-0]",
 			said("skipped what has 0 replicas: 1 ReplicaSet", "skipped owners of others in the list: 1 Deployment, 1 ReplicaSet")},
+		"a name of several kinds": {controller("Deployment", "name: app", "replicas: 2") + controller("CronJob", "name: app", "") + controller("Job", "name: web", "") + strings.Replace(pod("{}"), "web", "web-0", 1),
+			nil, "[app-0 app-1 app-cronjob-0 web-job-0 web-0]", ""},
+		"generated names": {controller("Job", "generateName: run-", "parallelism: 2") + controller("Job", "generateName: run-", "") + controller("Deployment", "generateName: web", "") +
+			strings.Repeat(strings.Replace(pod("{}"), "name: web", "generateName: p-", 1)+"---\n", 2), nil, "[run-0 run-1 run-2 web-0 p-0 p-1]", ""},
+		"Jobs that are suspended": {pod("{}") + "---\n" + controller("Job", "name: a", "suspend: true") + controller("CronJob", "name: b", "suspend: true"), nil, "[web]",
+			said("skipped what has 0 replicas: 1 CronJob, 1 Job")},
+		"Jobs that have ended": {pod("{}") + "---\n" + ended("a", "{completionTime: 2026-01-01T00:00:00Z}") + ended("b", "{conditions: [{type: Failed, status: 'True'}]}") +
+			ended("c", "{conditions: [{type: SuccessCriteriaMet, status: 'True'}, {type: Complete, status: 'True'}]}") + ended("d", "{active: 1, conditions: [{type: Failed, status: 'False'}]}"),
+			nil, "[web d-0]", said("skipped pods that have ended: 3 Job")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

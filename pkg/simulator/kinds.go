@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"reflect"
@@ -103,7 +104,11 @@ var kinds = map[string]kind{
 	}),
 	"batch/v1 Job": kindOf("spec.template", func(j *batchv1.Job) owner { return jobOwner(j.ObjectMeta, j.Spec) }),
 	"batch/v1 CronJob": kindOf("spec.jobTemplate.spec.template", func(c *batchv1.CronJob) owner {
-		return jobOwner(c.ObjectMeta, c.Spec.JobTemplate.Spec) // of one run
+		job := c.Spec.JobTemplate.Spec // of one run
+		if ptr.Deref(c.Spec.Suspend, false) {
+			job.Suspend = c.Spec.Suspend
+		}
+		return jobOwner(c.ObjectMeta, job)
 	}),
 }
 
@@ -111,6 +116,9 @@ func jobOwner(meta metav1.ObjectMeta, spec batchv1.JobSpec) owner {
 	replicas := ptr.Deref(spec.Parallelism, 1)
 	if spec.Completions != nil {
 		replicas = min(replicas, *spec.Completions)
+	}
+	if ptr.Deref(spec.Suspend, false) {
+		replicas = 0
 	}
 	return owner{meta: meta, template: spec.Template, replicas: replicas}
 }
@@ -138,26 +146,67 @@ func kindsOf(version string) (names []string) {
 	return names
 }
 
-// pods returns pods with Kubernetes' defaults, named as a StatefulSet names them.
-func (o owner) pods() []*corev1.Pod {
-	pods := make([]*corev1.Pod, 0, o.replicas)
-	for i := range o.replicas {
-		pod := &corev1.Pod{ObjectMeta: *o.template.ObjectMeta.DeepCopy(), Spec: *o.template.Spec.DeepCopy()}
-		pod.Namespace = o.meta.Namespace
-		if o.alone && pod.Name == "" && pod.GenerateName != "" {
-			pod.Name = pod.GenerateName + "0"
-		}
-		if !o.alone {
-			pod.Name, pod.UID = fmt.Sprintf("%s-%d", o.meta.Name, i), ""
-		}
-		complete(pod)
-		pods = append(pods, pod)
+// named returns an owner's pod of a name, with Kubernetes' defaults.
+func (o owner) named(name string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: *o.template.ObjectMeta.DeepCopy(), Spec: *o.template.Spec.DeepCopy()}
+	pod.Name, pod.Namespace = name, o.meta.Namespace
+	if !o.alone {
+		pod.UID = ""
 	}
-	return pods
+	complete(pod)
+	return pod
+}
+
+// nameOf is what m.names has of an object: the same name may be there once of each kind.
+func nameOf(kind string, of metav1.ObjectMeta, name string) string {
+	return strings.ToLower(kind) + " " + cmp.Or(of.Namespace, corev1.NamespaceDefault) + "/" + name
+}
+
+// addName keeps the name that an object has itself.
+func (m *Manifests) addName(f found) error {
+	if f.owner.meta.Name == "" {
+		return nil
+	}
+	name := nameOf(f.kind, f.owner.meta, f.owner.meta.Name)
+	if other, twice := m.names[name]; twice {
+		return f.object.errorf("metadata.name", "%s is there twice, first in %s", name, other)
+	}
+	m.names[name] = f.object.place()
+	return nil
+}
+
+// podNames returns the names of an owner's pods. Those that are made are as a StatefulSet makes them, with the kind in them where an object
+// of another kind has such pods.
+func (m *Manifests) podNames(f found) []string {
+	meta := f.owner.meta
+	prefix := cmp.Or(meta.Name, strings.TrimSuffix(meta.GenerateName, "-")) + "-"
+	switch {
+	case f.owner.alone && (meta.Name != "" || meta.GenerateName == ""):
+		return []string{meta.Name}
+	case f.owner.alone:
+		prefix = meta.GenerateName
+	}
+	taken := func(number int32) bool {
+		return m.names[nameOf("Pod", meta, fmt.Sprint(prefix, number))] != ""
+	}
+	for number := range f.owner.replicas {
+		if meta.Name != "" && taken(number) {
+			prefix += strings.ToLower(f.kind) + "-"
+			break
+		}
+	}
+	names := make([]string, 0, f.owner.replicas)
+	for number := int32(0); len(names) < cap(names); number++ {
+		if !taken(number) {
+			names = append(names, fmt.Sprint(prefix, number))
+		}
+	}
+	return names
 }
 
 // addPods adds the checked pods of an owner.
-func (m *Manifests) addPods(from object, of owner) error {
+func (m *Manifests) addPods(f found) error {
+	from, of := f.object, f.owner
 	if of.replicas < 0 || of.replicas > maxReplicas {
 		path := strings.TrimPrefix(from.path+"."+strings.TrimSuffix(from.template, "template"), ".")
 		for _, name := range []string{"replicas", "parallelism", "completions"} {
@@ -168,18 +217,15 @@ func (m *Manifests) addPods(from object, of owner) error {
 		}
 		return from.doc.Errorf(path, "want 0 to %d, got %d", maxReplicas, of.replicas)
 	}
-	for _, pod := range of.pods() {
+	for _, name := range m.podNames(f) {
+		pod := of.named(name)
 		if err := from.check(pod); err != nil {
 			return err
-		}
-		name, place := pod.Namespace+"/"+pod.Name, from.place()
-		if other, twice := m.names[name]; twice {
-			return from.errorf("metadata.name", "pod %s is there twice, first in %s", name, other)
 		}
 		if other, twice := m.uids[string(pod.UID)]; twice {
 			return from.errorf("metadata.uid", "%s is the UID of another pod, in %s", pod.UID, other)
 		}
-		m.names[name], m.uids[string(pod.UID)] = place, place
+		m.names[nameOf("Pod", of.meta, name)], m.uids[string(pod.UID)] = from.place(), from.place()
 		m.Pods = append(m.Pods, pod)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
@@ -26,14 +27,39 @@ type Manifests struct {
 	Pods []*corev1.Pod
 	// Unknown has an error for each kind that is skipped although it may make pods; nil where there is none.
 	Unknown error
-	// How many objects of a kind make no pods, may make some, have 0 replicas, or own others that are there, and how many pods have a
-	// phase in which they have ended.
+	// How many objects of a kind make no pods, may make some, have 0 replicas, or own others that are there, and how many pods of a phase,
+	// and Jobs, have ended.
 	podless, unknown, empty, owning, ended map[string]int
 	// found are the objects that make pods, and owners the UIDs that objects name as their owners'.
 	found  []found
 	owners map[string]bool
-	// names and uids have the places of the pods.
+	// names have the places of the objects and of the pods that they make, and uids those of the pods.
 	names, uids map[string]string
+	// wrong are the first mistakes, and more how many others there are.
+	wrong []error
+	more  int
+}
+
+// maxMistakes bounds the mistakes that are named at once.
+const maxMistakes = 20
+
+// note takes in a mistake; the objects after it are read all the same.
+func (m *Manifests) note(err error) {
+	for _, one := range strictyaml.List(err) {
+		if len(m.wrong) == maxMistakes {
+			m.more++
+			continue
+		}
+		m.wrong = append(m.wrong, one)
+	}
+}
+
+// mistakes returns all that is wrong.
+func (m *Manifests) mistakes() error {
+	if m.more > 0 {
+		m.wrong = append(m.wrong, fmt.Errorf("%d more mistakes in the manifests", m.more))
+	}
+	return strictyaml.Join(m.wrong...)
 }
 
 // ReadFiles reads manifests that one node can have together: files, folders with them, and "-" for standard input.
@@ -44,21 +70,29 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 	m := &Manifests{podless: map[string]int{}, unknown: map[string]int{}, empty: map[string]int{}, owning: map[string]int{}, ended: map[string]int{},
 		owners: map[string]bool{}, names: map[string]string{}, uids: map[string]string{}}
 	for _, path := range paths {
-		if err := m.readPath(path, stdin); err != nil {
-			return nil, err
-		}
+		m.note(m.readPath(path, stdin))
 	}
-	for _, f := range m.found {
+	m.found = slices.DeleteFunc(m.found, func(f found) bool {
 		if uid := string(f.owner.meta.UID); uid != "" && m.owners[uid] { // what it owns is the same pods
 			m.owning[f.kind]++
-			continue
+			return true
 		}
 		if f.owner.replicas == 0 {
 			m.empty[f.kind]++
 		}
-		if err := m.addPods(f.object, f.owner); err != nil {
-			return nil, err
-		}
+		return f.owner.replicas == 0
+	})
+	// Names that objects have come before those that are made.
+	m.found = slices.DeleteFunc(m.found, func(f found) bool {
+		err := m.addName(f)
+		m.note(err)
+		return err != nil
+	})
+	for _, f := range m.found {
+		m.note(m.addPods(f))
+	}
+	if err := m.mistakes(); err != nil {
+		return nil, err
 	}
 	return m, m.refuseNone(strings.Join(paths, ", "))
 }
@@ -132,9 +166,7 @@ func (m *Manifests) readPath(path string, stdin io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("manifest: %w", err)
 		}
-		if err := m.read(file, data); err != nil {
-			return err
-		}
+		m.note(m.read(file, data))
 	}
 	return nil
 }
@@ -164,9 +196,7 @@ func (m *Manifests) read(name string, data []byte) error {
 		return err
 	}
 	for _, root := range roots {
-		if err := m.readObject(object{file: name, node: root}); err != nil {
-			return err
-		}
+		m.note(m.readObject(object{file: name, node: root}))
 	}
 	return nil
 }
@@ -189,9 +219,7 @@ func (m *Manifests) readObject(o object) error {
 		if items := field(o.node, "items"); items != nil {
 			for i, item := range items.Content {
 				item := object{file: o.file, node: item, path: strings.TrimPrefix(fmt.Sprintf("%s.items[%d]", o.path, i), "."), version: version, kind: of}
-				if err := m.readObject(item); err != nil {
-					return err
-				}
+				m.note(m.readObject(item))
 			}
 			return nil
 		}
@@ -226,6 +254,10 @@ func (m *Manifests) readObject(o object) error {
 			m.ended[phase]++
 			return nil
 		}
+		if name == "Job" && jobEnded(status) {
+			m.ended[name]++
+			return nil
+		}
 		*status = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} // it may have fields of a newer Kubernetes
 	}
 	text, err := o.checked(kind.of)
@@ -239,6 +271,14 @@ func (m *Manifests) readObject(o object) error {
 	o.template = kind.template
 	m.found = append(m.found, found{o, owner, name})
 	return nil
+}
+
+// jobEnded reports whether a Job with this status makes no more pods.
+func jobEnded(status *yaml.Node) bool {
+	conditions := field(status, "conditions")
+	return scalar(status, "completionTime") != "" || conditions != nil && slices.ContainsFunc(conditions.Content, func(c *yaml.Node) bool {
+		return (scalar(c, "type") == string(batchv1.JobComplete) || scalar(c, "type") == string(batchv1.JobFailed)) && scalar(c, "status") == "True"
+	})
 }
 
 // checked compares an object with its type, and returns it as YAML for the reader that Kubernetes uses.
