@@ -90,7 +90,8 @@ test: ## Run every test of the packages and of the built binary, and list what w
 	  echo && echo 'The slowest tests:' && $(RUNTESTS) tool slowest --jsonfile bin/tests.json --num 10; exit $$status
 
 simulate-node: ## Run the whole daemon on a modelled node in virtual time: SCENARIO=file.json, or from SEED (1) on SEEDS (100) of them, or HOURS
-	@case '$(SEED)$(SEEDS)$(HOURS)' in *[!0-9]*) echo 'SEED, SEEDS and HOURS are whole numbers' >&2; exit 2;; esac
+	@for number in '$(SEED)' '$(SEEDS)' '$(HOURS)'; do case "$$number" in *[!0-9]*|0|???????????*) echo 'SEED, SEEDS and HOURS are whole numbers from 1 to 9999999999' >&2; exit 2;; esac; done
+	@$(if $(SCENARIO),test -r '$(SCENARIO)' || { echo '$(SCENARIO): no such file' >&2; exit 2; })
 	$(STATIC) $(GO) test -vet=off $(FLAGS) -count=1 -timeout 0 -v -run 'TestNode$$' ./plugin $(if $(SCENARIO),-shrink 0 -scenario $(abspath $(SCENARIO)),-seed $(or $(SEED),1) $(if $(HOURS),-for $(HOURS)h,-seeds $(or $(SEEDS),100)))
 
 bench: ## Run the benchmarks, with their files in memory (BENCH=pattern IN=package TIME=500x COUNT=3)

@@ -44,10 +44,13 @@ func newConfigCheckCommand() *cobra.Command {
 		Long: `Reads each file, or standard input for "-", as the daemon would and applies it to a machine. Everything in it that keeps "run"
 from starting is named with file, line and key, one line each; what is only doubtful is a warning.
 
+Of a chart with node groups, check the ConfigMaps one by one, or render it with --set-json nodeGroups=[] to have the one of config. The file in
+kubeletConfig is read here, too: of a chart that mounts it, render without (--set kubeletConfig=) or put the file's own path in its place.
+
 Exit status: 0 all are valid, 2 one is not.`,
 		Example: `  nri-memory-manager config check /etc/nri/memory-manager/config.yaml
   nri-memory-manager config check config.yaml --machine two-nodes.yaml
-  helm template my-chart --show-only templates/configmap.yaml | yq '.data["config.yaml"]' | nri-memory-manager config check -`,
+  helm template my-chart --show-only templates/configmap.yaml | yq -r '.data["config.yaml"]' | nri-memory-manager config check -`,
 		Args: commandline.Args(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := api.check(); err != nil {

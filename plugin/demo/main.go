@@ -105,8 +105,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	if len(o.pictures) > 0 {
-		admission = nil // the page shows what the daemon rejects of pods that stay
+	if len(o.pictures) > 0 || !o.once {
+		admission = nil // the page shows what the daemon rejects of pods that stay, as they do below a kubelet
 	}
 	return o.demonstrate(ctx, simulator.Options{
 		Machine: described.Machine, Admission: admission, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd",
@@ -135,7 +135,7 @@ func (o options) show(ctx context.Context, node *simulator.Node, plugin *plugin,
 		return err
 	}
 	defer page.Close()
-	fmt.Fprintf(out, "\nThe page, until Ctrl-C: http://%s/\n", page.Addr)
+	fmt.Fprintf(out, "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\n", page.Addr, o.plugin, node.StateDir)
 	<-ctx.Done()
 	return nil
 }

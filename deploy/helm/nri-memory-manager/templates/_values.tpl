@@ -37,6 +37,10 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- $how := "set the value kubeletConfig to the file's path on the node, or mount it with extraVolumes and extraVolumeMounts" -}}
 {{- if not $mounted }}{{ fail (printf "%s.kubeletConfig: %v is not mounted in the pod: %s" $at . $how) }}{{ end -}}
 {{- end -}}
+{{- $seconds := int $.Values.terminationGracePeriodSeconds -}}
+{{- if and (eq ($c.onTermination | default "Keep") "Rollback") (lt $seconds 30) -}}
+{{- fail (printf "terminationGracePeriodSeconds: %d is too short: %s.onTermination: Rollback needs 30" $seconds $at) -}}
+{{- end -}}
 {{- $static := eq ($c.memoryManagerPolicy | default (eq ($c.profile | default "Full") "QoS" | ternary "None" "Static")) "Static" -}}
 {{- if dig "enabled" false ($c.dra | default dict) -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
