@@ -128,7 +128,7 @@ func TestContainersCanBeAdded(t *testing.T) {
 	}
 }
 
-// TestBothWaysRunOnOpenShift keeps the chart's SecurityContextConstraints and SELinux type those of the overlay openshift.
+// TestBothWaysRunOnOpenShift compares the SecurityContextConstraints and the SELinux type of the chart and of the overlay openshift.
 func TestBothWaysRunOnOpenShift(t *testing.T) {
 	rendered, err := render(t, `{securityContextConstraints: {create: true}}`)
 	if err != nil {

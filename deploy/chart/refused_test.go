@@ -43,7 +43,7 @@ var oddValues = []string{
 	`"team-*"`, `"["`, `"[a-c]?"`, `"[^a]"`, `"[a"`, `"a\\"`, `"[]a]"`, "kubelet", "swap", "oomscore", "numa", "Static", "static", "None", "restricted", "least-used", "pod", "Full", "Keep", "v1",
 }
 
-// stricter are what the chart alone refuses: no machine has the NUMA node -1, and nobody writes 0 so.
+// stricter matches values that only the chart refuses: no machine has a NUMA node -1, and nobody writes 0 as 0e1.
 var stricter = regexp.MustCompile(`numaNode: "?-1|"0e1"`)
 
 // TestWhatTheDaemonRefusesIsRefused fills odd values into every key, and has the chart's schema and the daemon judge them.

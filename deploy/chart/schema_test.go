@@ -158,7 +158,7 @@ func ranged(r ours.Range) schema {
 	return s.want(r.Want)
 }
 
-// values are those of the keys that a mapping may have.
+// values returns the schema of a mapping that may have these keys.
 func values(names []string, of func(name string) schema) (s schema) {
 	s = schema{Type: []string{"object", "null"}, Properties: map[string]schema{}}
 	for _, name := range names {

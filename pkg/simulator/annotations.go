@@ -31,11 +31,15 @@ func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
 		for _, problem := range problems(pod, rules) {
 			all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, problem.Annotation, problem.Message})
 		}
+		class := classOf(pod)
+		if class == memoryqos.Guaranteed {
+			continue
+		}
+		read := config.ReadAnnotations(pod.Annotations)
 		for _, container := range pod.Spec.Containers {
-			wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(container.Name, rules)
-			if wishes.NUMA == config.NUMARequired && classOf(pod) != memoryqos.Guaranteed {
+			if wishes, _ := read.Wishes(container.Name, rules); wishes.NUMA == config.NUMARequired {
 				all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, string(config.AnnotationNUMA),
-					fmt.Sprintf("numa: required has no effect on container %s: only containers of Guaranteed pods are placed, and the pod is %s", container.Name, classOf(pod))})
+					fmt.Sprintf("numa: required has no effect on container %s: only containers of Guaranteed pods are placed, and the pod is %s", container.Name, class)})
 				break
 			}
 		}

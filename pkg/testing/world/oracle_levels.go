@@ -12,7 +12,6 @@ type gap struct {
 	at           time.Time
 	by           string // the cgroup that was written
 	parent, file string
-	has, below   uint64
 }
 
 // below is the sum of memory.min or memory.low of the cgroups in one; the root has no such files, and never too little.
@@ -40,8 +39,7 @@ func (g *group) lacks(file string) uint64 {
 
 // gap notes one.
 func (k *Kernel) gap(g *group, file, by string) {
-	has, below := g.below(file)
-	k.gaps = append(k.gaps, gap{time.Now(), by, g.name, file, has, below})
+	k.gaps = append(k.gaps, gap{time.Now(), by, g.name, file})
 }
 
 // beforeWrite is called before a write of the daemon; compare notes what that has made worse.
