@@ -189,7 +189,7 @@ func describe(a protect.Action, dryRun bool) string {
 	if dryRun {
 		done = "would   "
 	}
-	if a.Wanted {
+	if a.KubeletValue {
 		whose = ", the kubelet's own value"
 	}
 	switch {
@@ -211,7 +211,7 @@ func kubeletNotes(actions []protect.Action) []string {
 		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems, a.Knob == cgroup.MemoryOOMGroup: // which is what it was before
 		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelSystem, a.Level == cgroup.LevelBurstable:
 			above = true
-		case !a.Wanted:
+		case !a.KubeletValue:
 			unknown++
 		}
 	}

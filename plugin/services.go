@@ -159,7 +159,7 @@ func (d *daemon) writeEvents() error {
 	if err != nil {
 		return err
 	}
-	d.events = events.New(events.Options{Sink: sink, Node: d.options.nodeName, View: d.agent.View, Overwritten: d.agent.Overwritten, Log: d.log})
+	d.events = events.New(events.Options{Sink: sink, Node: d.options.nodeName, View: d.agent.View, Overwritten: d.agent.OverwritesByFile, Log: d.log})
 	return nil
 }
 

@@ -103,44 +103,44 @@ type Agent struct {
 
 	checkPeriod, requestTimeout time.Duration
 
-	sysfs     string // empty has none
-	tree      *cgroupfs.Tree
-	journal   *protect.Journal // nil where it cannot be read
-	protector *protect.Protector
-	unusable  map[string]string // why there is no journal or no writer, by the name of the file
-	store     *checkpoint.Store
-	writer    *checkpoint.Writer // nil where the state folder cannot be used
-	requests  *podinfo.Resolver
-	sourced   bool            // requests has sources
-	raises    *durable.Writer // of raisesFile
-	recorder  Recorder        // nil where nothing is recorded
-	devices   Devices         // nil finds none
-	counters  counters
-	ancestors ancestors
-	deficits  *sampler.Sampler
+	sysfs        string // empty has none
+	tree         *cgroupfs.Tree
+	journal      *protect.Journal // nil where it cannot be read
+	protector    *protect.Protector
+	unusable     map[string]string // why there is no journal or no writer, by the name of the file
+	store        *checkpoint.Store
+	writer       *checkpoint.Writer // nil where the state folder cannot be used
+	requests     *podinfo.Resolver
+	hasProviders bool            // requests has sources
+	raises       *durable.Writer // of raisesFile
+	recorder     Recorder        // nil where nothing is recorded
+	devices      Devices         // nil finds none
+	counters     counters
+	ancestors    ancestors
+	deficits     *sampler.Sampler
 
-	own         atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
+	ownCgroup   atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
 	received    atomic.Uint64          // events of runtimes so far
 	wake        chan struct{}          // Run has work
-	undo        chan struct{}          // undoing has work
+	restoreDue  chan struct{}          // undoing has work
 	highChanged chan struct{}          // for the stall guard
 	changed     chan struct{}          // for the recorder of OOM kills
 
-	configures chan struct{} // holds one while a configuration is put in force, which may wait for files
+	configSlot chan struct{} // holds one while a configuration is put in force, which may wait for files
 
 	mu      sync.Mutex // guards what follows; nothing under it waits
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	picture      *picture       // of the last View
-	stepped      bool           // since the last View
-	sampled      []deficit.Node // by the ledger
-	epoch        uint64         // of the last session
-	session      *Session       // nil when no runtime is connected
-	reread       func(context.Context, claims.Claim)
-	failing      map[string]string // files of the state folder, in the log
-	protectFails bool              // in the log
-	looks        int               // periodic ones so far
+	shared         *sharedView    // of the last View
+	viewStale      bool           // since the last View
+	lastSample     []deficit.Node // by the ledger
+	epoch          uint64         // of the last session
+	session        *Session       // nil when no runtime is connected
+	rereadClaim    func(context.Context, claims.Claim)
+	failingFiles   map[string]string // files of the state folder, in the log
+	protectFailing bool              // in the log
+	reconciles     int               // periodic ones so far
 }
 
 // New returns an agent that has the state folder for itself and has read its checkpoint. The error is checkpoint.ErrInUse while another
@@ -169,20 +169,20 @@ func New(opts Options) (*Agent, error) {
 		recorder:    opts.Recorder,
 		devices:     opts.Devices,
 		wake:        make(chan struct{}, 1),
-		undo:        make(chan struct{}, 1),
+		restoreDue:  make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
-		configures:  make(chan struct{}, 1),
+		configSlot:  make(chan struct{}, 1),
 		ancestors:   newAncestors(),
-		picture:     &picture{},
-		stepped:     true, // nothing has been shown
+		shared:      &sharedView{},
+		viewStale:   true, // nothing has been shown
 
 		checkPeriod: cmp.Or(opts.CheckPeriod, CheckPeriod), requestTimeout: cmp.Or(opts.RequestTimeout, RequestTimeout),
 
-		reread:   func(context.Context, claims.Claim) {},
-		unusable: map[string]string{},
+		rereadClaim: func(context.Context, claims.Claim) {},
+		unusable:    map[string]string{},
 	}
-	a.deficits = &sampler.Sampler{View: a.View, Machine: a.hardware, Tree: a.tree, Sysfs: a.sysfs, Log: a.log, Now: a.now}
+	a.deficits = &sampler.Sampler{View: a.View, Machine: a.currentMachine, Tree: a.tree, Sysfs: a.sysfs, Log: a.log, Now: a.now}
 	if err := a.lockStateDir(opts.StateDir); err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func New(opts Options) (*Agent, error) {
 	if a.recorder != nil {
 		a.recorder.Begin(a.now(), a.ledger)
 	}
-	a.sourced = len(opts.Providers) > 0
+	a.hasProviders = len(opts.Providers) > 0
 	a.requests = podinfo.New(podinfo.Options{
 		Providers: opts.Providers,
 		Timeout:   a.requestTimeout,
@@ -214,7 +214,7 @@ func New(opts Options) (*Agent, error) {
 		Log:       opts.Log,
 	})
 	a.protector = protect.New(protect.Options{
-		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher, Told: a.hear,
+		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher, Changed: a.noteChanges,
 		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now, Migration: resolved.MostMoved(),
 	})
 	return a, nil
@@ -225,7 +225,7 @@ const requestsFile = "requests.json"
 
 // requestsFile is the path of that file; "" without pod APIs, or a folder for it.
 func (a *Agent) requestsFile(dir string) string {
-	if !a.sourced || dir == "" {
+	if !a.hasProviders || dir == "" {
 		return ""
 	}
 	return filepath.Join(dir, requestsFile)
@@ -388,12 +388,12 @@ func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 
 // configuring waits until no other configuration is put in force.
 func (a *Agent) configuring() (end func()) {
-	a.configures <- struct{}{}
-	return func() { <-a.configures }
+	a.configSlot <- struct{}{}
+	return func() { <-a.configSlot }
 }
 
 func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
-	hardware := a.hardware()
+	hardware := a.currentMachine()
 	resolved, err := c.Resolve(hardware)
 	if err != nil {
 		a.RejectConfig(err)
@@ -412,7 +412,7 @@ func (a *Agent) enforce(ctx context.Context, resolved config.Resolved) error {
 	a.protector.BoundMigration(resolved.MostMoved())
 	a.work(ctx)
 	a.poke()
-	signal(a.undo)
+	signal(a.restoreDue)
 	return nil
 }
 

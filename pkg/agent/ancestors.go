@@ -18,15 +18,15 @@ import (
 // ancestors orders the writes to the cgroups above the containers: one at a time, and always the newest values, so that
 // decisions that came together share a write and a late one never undoes a newer.
 type ancestors struct {
-	order sync.Mutex    // its holder has the newest values desired; nothing under it waits
-	turn  chan struct{} // holds one token; its holder writes
-	hang  atomic.Int32  // those that have not returned within settleLimit
+	desiring sync.Mutex    // its holder has the newest values desired; nothing under it waits
+	slot     chan struct{} // holds one token; its holder writes
+	hanging  atomic.Int32  // those that have not returned within settleLimit
 }
 
 func newAncestors() ancestors {
 	turn := make(chan struct{}, 1)
 	turn <- struct{}{}
-	return ancestors{turn: turn}
+	return ancestors{slot: turn}
 }
 
 // protect brings the cgroups above the containers to the newest values. What cannot be written is logged and tried again at
@@ -36,63 +36,63 @@ func (a *Agent) protect(ctx context.Context) (desired bool) {
 		a.poke() // Run has the time
 		return false
 	}
-	defer func() { a.ancestors.turn <- struct{}{} }()
+	defer func() { a.ancestors.slot <- struct{}{} }()
 	err := a.desire()
 	switch {
 	case a.dryRun():
 		return true
-	case a.ancestors.hang.Load() >= mostHanging:
-		a.protectFailed(errHangs)
+	case a.ancestors.hanging.Load() >= maxHanging:
+		a.protectFailed(errNoAnswer)
 		return true
 	}
 	settled := make(chan struct{})
 	go func() {
 		defer close(settled)
-		a.protectFailed(errors.Join(err, a.protector.Settle(ctx)))
+		a.protectFailed(errors.Join(err, a.protector.Apply(ctx)))
 	}()
 	select {
 	case <-settled:
-	case <-time.After(settleLimit):
-		a.ancestors.hang.Add(1)
-		a.protectFailed(errHangs) // until it has returned
-		go func() { <-settled; a.ancestors.hang.Add(-1) }()
+	case <-time.After(applyLimit):
+		a.ancestors.hanging.Add(1)
+		a.protectFailed(errNoAnswer) // until it has returned
+		go func() { <-settled; a.ancestors.hanging.Add(-1) }()
 	}
 	return true
 }
 
 // mostHanging bounds them: each keeps a thread.
-const mostHanging = 8
+const maxHanging = 8
 
 // settleLimit is how long the others wait for one that writes. A kernel takes a thousandth of it, unless something is wrong.
-const settleLimit = 2 * protect.WriteLimit
+const applyLimit = 2 * protect.WriteLimit
 
-var errHangs = fmt.Errorf("a cgroup has not answered within %v", settleLimit)
+var errNoAnswer = fmt.Errorf("a cgroup has not answered within %v", applyLimit)
 
 // restoreFiles has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
 // not look after stops a container for good.
 func (a *Agent) restoreFiles(ctx context.Context) (err error) {
-	if a.dryRun() && a.abandon(a.protector.Written()) {
-		err = errors.Join(a.protector.Settle(ctx), a.protector.FinishAll(ctx))
+	if a.dryRun() && a.desireNothing(a.protector.Journaled()) {
+		err = errors.Join(a.protector.Apply(ctx), a.protector.WriteLate(ctx))
 		a.protectFailed(err)
 	}
 	return err
 }
 
 // abandon has nothing desired any more in a dry run, which does not end meanwhile.
-func (a *Agent) abandon(written protect.Written) bool {
+func (a *Agent) desireNothing(written protect.Journaled) bool {
 	defer a.configuring()()
 	if !a.dryRun() {
 		return false
 	}
-	a.protector.Abandon(written)
+	a.protector.RestoreAll(written)
 	return true
 }
 
 // desire makes the newest values desired, and writes nothing.
 func (a *Agent) desire() error {
-	a.ancestors.order.Lock()
-	defer a.ancestors.order.Unlock()
-	targets, ended, all := a.takeFiles()
+	a.ancestors.desiring.Lock()
+	defer a.ancestors.desiring.Unlock()
+	targets, ended, all := a.takeTargets()
 	if all {
 		return a.protector.DesireAll(targets)
 	}
@@ -114,7 +114,7 @@ func (o *ancestors) take(ctx context.Context) bool {
 		return false
 	}
 	select {
-	case <-o.turn:
+	case <-o.slot:
 		return true
 	case <-ctx.Done():
 		return false
@@ -122,14 +122,14 @@ func (o *ancestors) take(ctx context.Context) bool {
 }
 
 // takeFiles takes what is to be written.
-func (a *Agent) takeFiles() (targets []cgroup.Target, ended []string, all bool) {
+func (a *Agent) takeTargets() (targets []cgroup.Target, ended []string, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := &a.outbox
 	if a.ledger.Config().Config.DryRun() {
 		return nil, nil, false
 	}
-	targets, ended, all = slices.Collect(maps.Values(o.files)), o.ended, o.all
+	targets, ended, all = slices.Collect(maps.Values(o.targets)), o.ended, o.all
 	if all {
 		targets = a.ledger.Targets()
 		for i := range targets {
@@ -138,15 +138,15 @@ func (a *Agent) takeFiles() (targets []cgroup.Target, ended []string, all bool) 
 			}
 		}
 	}
-	o.files, o.ended, o.seen, o.all = nil, nil, nil, false
+	o.targets, o.ended, o.seen, o.all = nil, nil, nil, false
 	return targets, ended, all
 }
 
 // protectFailed counts and logs a failure, once, and its end; nil is none. After a failure it is not known what is written.
 func (a *Agent) protectFailed(err error) {
 	a.mu.Lock()
-	changed := a.protectFails != (err != nil)
-	a.protectFails = err != nil
+	changed := a.protectFailing != (err != nil)
+	a.protectFailing = err != nil
 	a.outbox.all = a.outbox.all || err != nil
 	a.mu.Unlock()
 	if err != nil {

@@ -29,7 +29,7 @@ func (a *Agent) changeClaim(ctx context.Context, change ledger.Event) error {
 func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim claims.Claim)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reread = reread
+	a.rereadClaim = reread
 }
 
 // rereadTimeout bounds the question about the claims of a new container.
@@ -41,7 +41,7 @@ func (a *Agent) rereadClaims(ctx context.Context, unreserved []claims.Claim) {
 		return
 	}
 	a.mu.Lock()
-	reread := a.reread
+	reread := a.rereadClaim
 	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, rereadTimeout)
 	defer cancel()

@@ -694,13 +694,13 @@ func (w *world) pass(ctx context.Context) {
 	w.reconcile(ctx)
 	w.work(ctx)
 	_, _ = w.protector.Reconcile(ctx)
-	_ = w.protector.FinishAll(ctx)
+	_ = w.protector.WriteLate(ctx)
 }
 
 // work is what Run and the protector's Run do after an event.
 func (w *world) work(ctx context.Context) {
 	w.Agent.work(ctx)
-	_ = w.protector.FinishAll(ctx)
+	_ = w.protector.WriteLate(ctx)
 }
 
 func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, containers int, size uint64, shared bool) string {
@@ -857,7 +857,7 @@ func (w *world) stepEnd(ctx context.Context, p *fakePod, how kind) string {
 		}
 		w.host.pods = slices.DeleteFunc(w.host.pods, func(other *fakePod) bool { return other == p })
 		if what += ", removed"; w.watcher != nil {
-			w.hear(map[cgroupfs.Change]bool{{Cgroup: p.dir}: true}) // as the protector's Run does
+			w.noteChanges(map[cgroupfs.Change]bool{{Cgroup: p.dir}: true}) // as the protector's Run does
 		}
 	}
 	if w.api != nil {
@@ -1186,7 +1186,7 @@ func (w *world) checkLeft(view *View) string {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := len(w.outbox.sync) + len(w.outbox.ask) + len(w.outbox.files) + len(w.outbox.ended); n > 0 || w.outbox.all || w.sending {
+	if n := len(w.outbox.sync) + len(w.outbox.unasked) + len(w.outbox.targets) + len(w.outbox.ended); n > 0 || w.outbox.all || w.sending {
 		left = append(left, fmt.Sprintf("work %+v", w.outbox))
 	}
 	for uid := range w.outbox.tickets {

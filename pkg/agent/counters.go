@@ -53,4 +53,4 @@ func (a *Agent) Counters() Counters {
 }
 
 // Overwritten counts other writers' writes among Overwrites to the cgroups above the containers that are there now, by file.
-func (a *Agent) Overwritten() map[protect.File]uint64 { return a.protector.Overwritten() }
+func (a *Agent) OverwritesByFile() map[protect.File]uint64 { return a.protector.OverwritesByFile() }

@@ -385,7 +385,7 @@ func (n *node) reconfigure(yaml string) {
 	if err := n.Reconfigure(context.Background(), parseConfig(n, yaml)); err != nil {
 		n.Fatal(err)
 	}
-	if err := n.protector.FinishAll(context.Background()); err != nil {
+	if err := n.protector.WriteLate(context.Background()); err != nil {
 		n.Fatal(err)
 	}
 }

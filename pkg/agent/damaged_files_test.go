@@ -133,7 +133,7 @@ func TestTheJournalKnowsWhatTheKubeletWants(t *testing.T) {
 				c = n.launch(p, c)
 				n.write(c.CgroupsPath, *n.update(p, c, Resources{Unified: map[string]string{"memory.low": bytesOf(1000 * mi)}})) // its limit: no memory.high
 				n.must(n.PostUpdateContainer(context.Background(), p, c))
-				n.must(n.protector.FinishAll(context.Background()))
+				n.must(n.protector.WriteLate(context.Background()))
 				n.update(p, c, Resources{MemoryLimit: limit(int64(2000 * mi))})
 			},
 			want: "memory.high= memory.low=1048576000",

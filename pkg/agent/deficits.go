@@ -12,8 +12,8 @@ func (a *Agent) observeSample() {
 	nodes := a.deficits.FreeNow()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.Equal(nodes, a.sampled) {
-		a.sampled = nodes
+	if !slices.Equal(nodes, a.lastSample) {
+		a.lastSample = nodes
 		a.stepLocked(ledger.NodeMemorySampled{Nodes: nodes})
 	}
 }

@@ -11,7 +11,7 @@ import (
 // channel is closed when the search ends, at its deadline at the latest.
 func (a *Agent) findDevices(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) (found <-chan struct{}) {
 	done := make(chan struct{})
-	container := described(needs.Pod, needs.Container)
+	container := deviceQuery(needs.Pod, needs.Container)
 	if !needs.Devices || a.devices == nil || !needs.CPUs && !a.devices.Wants(container) {
 		close(done)
 		return done
@@ -36,7 +36,7 @@ func (a *Agent) lookUpDevices(c ledger.Container) ledger.Container {
 	return c
 }
 
-func described(pod ledger.Pod, container ledger.Container) devices.Container {
+func deviceQuery(pod ledger.Pod, container ledger.Container) devices.Container {
 	return devices.Container{
 		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name,
 		CDI: container.CDIDevices, Nodes: deviceNodes(container), PCI: container.PCIDevices,

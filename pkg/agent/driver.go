@@ -19,14 +19,14 @@ import (
 
 // outbox is what Steps have left to do. The newest effect replaces older ones about the same thing.
 type outbox struct {
-	files   map[string]cgroup.Target // cgroups to be written
+	targets map[string]cgroup.Target // cgroups to be written
 	ended   []string                 // those that are desired no more
 	all     bool                     // all of them have to be looked at
 	seen    map[string]cgroup.Seen   // what containers were just read to hold, by cgroup; for the next of all
 	sync    map[string]bool          // containers of which the runtime's record may lack something
-	look    map[string]ledger.Place  // containers whose memory.max has to be read, by id
-	told    map[string]bool          // cgroups whose limit was written, or that were made or removed, as inotify reported
-	ask     []pods.Ref               // pods of which the pod APIs have to be asked
+	limits  map[string]ledger.Place  // containers whose memory.max has to be read, by id
+	changed map[string]bool          // cgroups whose limit was written, or that were made or removed, as inotify reported
+	unasked []pods.Ref               // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
 }
@@ -42,7 +42,7 @@ func (a *Agent) step(event ledger.Event) ledger.Effects {
 func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	now := a.now()
 	effects := a.ledger.Step(now, event)
-	a.stepped = true
+	a.viewStale = true
 	if a.recorder != nil {
 		a.recorder.Record(now, a.ledger, event, effects)
 	}
@@ -54,7 +54,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 		for _, dir := range effects.Removed {
 			a.journal.End(dir)
 		}
-		a.note(effects)
+		a.noteInJournal(effects)
 	}
 	for _, ref := range effects.Forget {
 		a.requests.Forget(ref)
@@ -113,34 +113,34 @@ func (a *Agent) submit(delta ledger.Delta) {
 // post collects what protect and Run do.
 func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 	if desired.AllFiles {
-		o.all, o.files, o.ended = true, nil, nil
+		o.all, o.targets, o.ended = true, nil, nil
 	}
-	if o.files == nil {
-		o.files = map[string]cgroup.Target{}
+	if o.targets == nil {
+		o.targets = map[string]cgroup.Target{}
 	}
 	for _, cgroup := range desired.Ended {
-		delete(o.files, cgroup)
+		delete(o.targets, cgroup)
 		o.ended = append(o.ended, cgroup)
 	}
 	for _, target := range desired.Files {
-		o.files[target.Cgroup] = target
+		o.targets[target.Cgroup] = target
 	}
 	if o.sync == nil {
 		o.sync = map[string]bool{}
 	}
-	if o.look == nil {
-		o.look = map[string]ledger.Place{}
+	if o.limits == nil {
+		o.limits = map[string]ledger.Place{}
 	}
 	for _, id := range later.Sync {
 		o.sync[id] = true
 	}
 	for _, at := range later.ReadLimits {
-		o.look[at.ID] = at
+		o.limits[at.ID] = at
 	}
 }
 
 // note has the journal know which container files are going to be written, before they are.
-func (a *Agent) note(effects ledger.Effects) {
+func (a *Agent) noteInJournal(effects ledger.Effects) {
 	for _, w := range effects.Journal {
 		for file := range w.Adjustment.Unified {
 			a.journal.Note(protect.Entry{Cgroup: w.Cgroup, Knob: cgroup.Knob(file), Restore: w.Asked[file]})
@@ -149,7 +149,7 @@ func (a *Agent) note(effects ledger.Effects) {
 			a.journal.Note(protect.Entry{Cgroup: w.Cgroup, Knob: cgroup.CpusetMems})
 		}
 		if len(w.Wanted) > 0 {
-			a.journal.Wanted(w.Cgroup, w.Wanted)
+			a.journal.SetRestore(w.Cgroup, w.Wanted)
 		}
 	}
 }
@@ -166,19 +166,19 @@ func (a *Agent) saveJournal(ctx context.Context) {
 const slowDisk = 10 * time.Second
 
 // graceOfHanging is how long a decision waits for a disk that hangs.
-const graceOfHanging = 50 * time.Millisecond
+const hangingWait = 50 * time.Millisecond
 
 // stored waits until the state file has a decision. A disk that fails degrades readiness and does not stop the container, and one that is
 // slow has half of the time that the runtime waits. Under the failure policy Fail it has all of it, and a container is not created
 // before its decision is safe: the kubelet's next try finds the decision made. One that hangs counts as failing after slowDisk.
-func (a *Agent) stored(ctx context.Context, ticket checkpoint.Ticket) error {
+func (a *Agent) waitStored(ctx context.Context, ticket checkpoint.Ticket) error {
 	if a.writer == nil {
 		return nil
 	}
 	waiting, cancel := ctx, func() {}
 	switch deadline, ok := ctx.Deadline(); {
-	case a.hangs():
-		waiting, cancel = context.WithTimeout(ctx, graceOfHanging)
+	case a.stateFileHangs():
+		waiting, cancel = context.WithTimeout(ctx, hangingWait)
 	case !ok: // the agent's own work, which serves others next
 		waiting, cancel = context.WithTimeout(ctx, slowDisk)
 	case a.config().FailurePolicy == config.Ignore:
@@ -199,7 +199,7 @@ func (a *Agent) stored(ctx context.Context, ticket checkpoint.Ticket) error {
 }
 
 // hangs reports whether the state file has been on its way to the disk for too long.
-func (a *Agent) hangs() bool { return a.hanging(a.writer.Stats()) }
+func (a *Agent) stateFileHangs() bool { return a.hanging(a.writer.Stats()) }
 
 // logDecision logs what was decided for a container, one line.
 func (a *Agent) logDecision(event string, effects ledger.Effects, err error, took time.Duration) {

@@ -18,7 +18,7 @@ func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
-	if _, managed, _ := pod.Path(); managed && a.sourced { // the ledger has reported the error
+	if _, managed, _ := pod.Path(); managed && a.hasProviders { // the ledger has reported the error
 		a.requests.Expect(pod.Ref())
 	}
 	a.protect(ctx)
@@ -87,7 +87,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	}
 	effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, nil)
 	err = a.prepare(ctx, effects)
-	time.AfterFunc(aboveLater, a.poke)
+	time.AfterFunc(ancestorsDelay, a.poke)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		if !effects.DryRun {
@@ -142,14 +142,14 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 
 // aboveLater is when Run writes the cgroups above a new container, whose start waits for them: the runtime takes longer to make it, and
 // sooner, Run would take the processor from the answer.
-const aboveLater = 10 * time.Millisecond
+const ancestorsDelay = 10 * time.Millisecond
 
 // prepare does what has to be done before the answer goes out. The error refuses the container.
 func (a *Agent) prepare(ctx context.Context, effects decided) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
-	if err := a.stored(ctx, effects.ticket); err != nil || effects.DryRun {
+	if err := a.waitStored(ctx, effects.ticket); err != nil || effects.DryRun {
 		return err
 	}
 	a.saveJournal(ctx)
@@ -174,8 +174,8 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
-	a.lookDue(ctx)
-	signal(a.undo)
+	a.readDueLimits(ctx)
+	signal(a.restoreDue)
 	return nil
 }
 
@@ -183,8 +183,8 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	a := s.agent
 	a.handle(ctx, ledger.FinishUpdate{ID: container.ID, Header: s.header()})
-	a.lookDue(ctx)
-	signal(a.undo)
+	a.readDueLimits(ctx)
+	signal(a.restoreDue)
 	return nil
 }
 
@@ -200,8 +200,8 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	effects := a.decide(ctx, event, func(d decided) {
 		if d.Err == nil {
 			a.outbox.seen, a.outbox.sync = a.seen(d.facts.Found), nil // the answer has what is to be updated
-			a.outbox.ask = a.ledger.Refs()
-			a.requests.Retain(a.outbox.ask)
+			a.outbox.unasked = a.ledger.Refs()
+			a.requests.Retain(a.outbox.unasked)
 		}
 	})
 	if effects.Err != nil {
@@ -209,11 +209,11 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 		return nil, effects.Err
 	}
 
-	_ = a.stored(ctx, effects.ticket) // the runtime has its containers all the same
+	_ = a.waitStored(ctx, effects.ticket) // the runtime has its containers all the same
 	desired := a.protect(ctx)
 	a.saveJournal(ctx)
 	if desired && !effects.DryRun {
-		a.protector.Unclaim(ctx)
+		a.protector.RestoreEnded(ctx)
 	}
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)

@@ -43,7 +43,7 @@ func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided,
 	if !needs.None() {
 		return needs
 	}
-	if a.sourced {
+	if a.hasProviders {
 		d.facts.PodInfos = make(map[pods.Ref]pods.Answer, len(needs.Refs))
 		for _, ref := range needs.Refs {
 			d.facts.PodInfos[ref], _ = a.requests.Known(ref)
@@ -64,7 +64,7 @@ func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided,
 func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) {
 	facts.Ask(needs)
 	found := a.findDevices(ctx, needs, facts)
-	if needs.PodInfo && a.sourced {
+	if needs.PodInfo && a.hasProviders {
 		facts.PodInfos = map[pods.Ref]pods.Answer{}
 		for _, ref := range needs.Refs {
 			facts.PodInfos[ref], _ = a.requests.Resolve(ctx, ref)
@@ -111,7 +111,7 @@ func (a *Agent) readFreePages(pod ledger.Pod, size uint64, facts *ledger.Gathere
 	if a.sysfs == "" {
 		return
 	}
-	pages, err := sysfs.FreePages(a.sysfs, a.hardware(), size)
+	pages, err := sysfs.FreePages(a.sysfs, a.currentMachine(), size)
 	if err != nil {
 		a.log.WithField("pod", pod.Name).WithField("namespace", pod.Namespace).WithError(err).
 			Warn("the kernel's free huge pages cannot be read: the container is placed without them")

@@ -35,7 +35,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if err := a.desire(); err != nil {
 		return err
 	}
-	if err := a.written(ctx, id); err != nil {
+	if err := a.writeHigh(ctx, id); err != nil {
 		return err
 	}
 	if a.raises.Await(ctx, stored) != nil {
@@ -45,7 +45,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 }
 
 // written has a container's memory.high written, and reports an error where it does not hold what is desired.
-func (a *Agent) written(ctx context.Context, id string) error {
+func (a *Agent) writeHigh(ctx context.Context, id string) error {
 	at, lives := a.place(id)
 	if !lives {
 		return fmt.Errorf("container %s has ended", id)

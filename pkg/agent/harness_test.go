@@ -216,7 +216,7 @@ func (n *node) stop() {
 func (n *node) work(ctx context.Context) {
 	n.Helper()
 	n.Agent.work(ctx)
-	if err := n.protector.FinishAll(ctx); err != nil {
+	if err := n.protector.WriteLate(ctx); err != nil {
 		n.Log("finish:", err)
 	}
 }
@@ -227,7 +227,7 @@ func (n *node) reconcile(ctx context.Context) {
 	if _, err := n.protector.Reconcile(ctx); err != nil {
 		n.Log("reconcile:", err)
 	}
-	if err := n.protector.FinishAll(ctx); err != nil {
+	if err := n.protector.WriteLate(ctx); err != nil {
 		n.Log("finish:", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // hardware is the machine as it was read last.
-func (a *Agent) hardware() machine.Machine {
+func (a *Agent) currentMachine() machine.Machine {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.machine

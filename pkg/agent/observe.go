@@ -20,13 +20,13 @@ func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
 	var told map[string]bool // nil in a dry run: the protector does not run
 	if !a.dryRun() {
-		told = a.protector.Told()
+		told = a.protector.Watched()
 	}
 	a.mu.Lock()
-	places := a.ledger.Places(a.looks, told)
-	a.looks++
+	places := a.ledger.Places(a.reconciles, told)
+	a.reconciles++
 	a.mu.Unlock()
-	if a.lookAt(ctx, places); ctx.Err() != nil {
+	if a.observePlaces(ctx, places); ctx.Err() != nil {
 		return
 	}
 	a.logNotes(a.step(ledger.FinishUpdate{}).Notes)
@@ -40,43 +40,43 @@ func (a *Agent) reconcile(ctx context.Context) {
 }
 
 // lookAt looks whether cgroups are there, and reads limits.
-func (a *Agent) lookAt(ctx context.Context, places []ledger.Place) {
+func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
 	if len(places) > 0 {
 		a.endGone(places)
 	}
 	for _, at := range places {
 		if at.Files && ctx.Err() == nil {
-			a.look(at)
+			a.readLimit(at)
 		}
 	}
 }
 
 // toldPause is how long what the kernel tells is collected: a container's end comes with several changes, and mostly with an event of the runtime.
-const toldPause = 100 * time.Millisecond
+const changeDelay = 100 * time.Millisecond
 
 // hear takes what the kernel tells of cgroups.
-func (a *Agent) hear(told map[cgroupfs.Change]bool) {
+func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for c := range told {
 		if c.File != "" && !c.Limits() {
 			continue
 		}
-		if len(a.outbox.told) == 0 {
-			a.outbox.told = map[string]bool{}
-			time.AfterFunc(toldPause, a.poke)
+		if len(a.outbox.changed) == 0 {
+			a.outbox.changed = map[string]bool{}
+			time.AfterFunc(changeDelay, a.poke)
 		}
-		a.outbox.told[c.Cgroup] = true
+		a.outbox.changed[c.Cgroup] = true
 	}
 }
 
 // lookTold looks at the pods and containers whose cgroups inotify reported: their limit was written, or they were made or removed.
-func (a *Agent) lookTold(ctx context.Context) {
+func (a *Agent) readChanged(ctx context.Context) {
 	a.mu.Lock()
-	places := a.ledger.PlacesOf(a.outbox.told)
-	a.outbox.told = nil
+	places := a.ledger.PlacesOf(a.outbox.changed)
+	a.outbox.changed = nil
 	a.mu.Unlock()
-	if a.lookAt(ctx, places); len(places) > 0 {
+	if a.observePlaces(ctx, places); len(places) > 0 {
 		a.protect(ctx)
 	}
 }
@@ -89,13 +89,13 @@ func (a *Agent) place(id string) (ledger.Place, bool) {
 }
 
 // lookDue reads the limits of the containers of which the ledger wants to know.
-func (a *Agent) lookDue(ctx context.Context) {
+func (a *Agent) readDueLimits(ctx context.Context) {
 	a.mu.Lock()
-	places := a.outbox.look
-	a.outbox.look = nil
+	places := a.outbox.limits
+	a.outbox.limits = nil
 	a.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(places)) {
-		a.look(places[id])
+		a.readLimit(places[id])
 	}
 	if len(places) > 0 {
 		a.protect(ctx)
@@ -104,7 +104,7 @@ func (a *Agent) lookDue(ctx context.Context) {
 
 // look reads the memory.max of a container or a pod. All other files hold what is desired, whoever wrote it; this one says what the
 // runtime did.
-func (a *Agent) look(at ledger.Place) {
+func (a *Agent) readLimit(at ledger.Place) {
 	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // else it is gone, or will be looked at again
 		a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 	}
@@ -168,12 +168,12 @@ func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 
 // isOwn reports whether this process is in a container's cgroup.
 func (a *Agent) isOwn(dir string) bool {
-	if own := a.own.Load(); own != nil {
+	if own := a.ownCgroup.Load(); own != nil {
 		return *own == dir
 	}
 	holds, _ := a.tree.Holds(dir, os.Getpid()) // what cannot be read is looked at with the next Synchronize
 	if holds {
-		a.own.Store(&dir)
+		a.ownCgroup.Store(&dir)
 	}
 	return holds
 }

@@ -202,7 +202,7 @@ func TestADryRunKeepsNothingOfEndedPods(t *testing.T) {
 		_ = n.StopContainer(ctx, pod, c)
 		_ = n.endPod(ctx, pod)
 	}
-	if kept := len(n.outbox.ended) + len(n.outbox.files) + len(n.outbox.tickets) + len(n.outbox.sync); kept > 0 {
+	if kept := len(n.outbox.ended) + len(n.outbox.targets) + len(n.outbox.tickets) + len(n.outbox.sync); kept > 0 {
 		t.Errorf("no pod lives, and the outbox has %d entries", kept)
 	}
 }
@@ -223,8 +223,8 @@ func TestNothingOfEndedContainersIsKept(t *testing.T) {
 	n.reconcile(ctx)
 	n.sync(nil, nil)
 	o := &n.outbox
-	if kept := len(o.tickets) + len(o.files) + len(o.ended) + len(o.look) + len(o.seen) + n.watcher.Watches() + len(n.protector.Overwritten()); kept > 0 {
-		t.Errorf("no pod lives, and this is kept: %+v, %d watches, %v", o, n.watcher.Watches(), n.protector.Overwritten())
+	if kept := len(o.tickets) + len(o.targets) + len(o.ended) + len(o.limits) + len(o.seen) + n.watcher.Watches() + len(n.protector.OverwritesByFile()); kept > 0 {
+		t.Errorf("no pod lives, and this is kept: %+v, %d watches, %v", o, n.watcher.Watches(), n.protector.OverwritesByFile())
 	}
 }
 

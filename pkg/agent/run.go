@@ -24,9 +24,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() { a.requests.Run(ctx) })
 	group.Go(func() { a.deficits.Run(ctx) })
 	group.Go(func() { a.tryLock(ctx) })
-	group.Go(func() { a.undoing(ctx) })
+	group.Go(func() { a.restoreLoop(ctx) })
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
-	var guard protection
+	var guard protectorLoop
 	defer guard.stop()
 	var ending <-chan time.Time // nil while no pod is ending
 	ticker := time.NewTicker(a.checkPeriod)
@@ -76,32 +76,32 @@ func (a *Agent) tryLock(ctx context.Context) {
 
 // work does what events have left to do.
 func (a *Agent) work(ctx context.Context) {
-	a.ask(ctx)
+	a.askProviders(ctx)
 	a.syncDue(ctx)
-	a.lookDue(ctx)
-	a.lookTold(ctx)
+	a.readDueLimits(ctx)
+	a.readChanged(ctx)
 	a.protect(ctx)
 }
 
 // undoing restores files in a dry run once the runtime may have written what was ours before, which its record still has.
-func (a *Agent) undoing(ctx context.Context) {
+func (a *Agent) restoreLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.undo:
+		case <-a.restoreDue:
 			_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
 		}
 	}
 }
 
 // protection runs the protector's own loop, which a dry run must not have.
-type protection struct {
+type protectorLoop struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-func (p *protection) keep(ctx context.Context, a *Agent) {
+func (p *protectorLoop) keep(ctx context.Context, a *Agent) {
 	switch {
 	case a.dryRun():
 		p.stop()
@@ -116,7 +116,7 @@ func (p *protection) keep(ctx context.Context, a *Agent) {
 	}
 }
 
-func (p *protection) stop() {
+func (p *protectorLoop) stop() {
 	if p.cancel != nil {
 		p.cancel()
 		<-p.done
@@ -139,12 +139,12 @@ func (a *Agent) podChanged(answer pods.Answer) {
 
 // ask asks the sources for the pods that were found by Synchronize, which has no time to wait for them. From the question
 // on they report each pod's changes.
-func (a *Agent) ask(ctx context.Context) {
+func (a *Agent) askProviders(ctx context.Context) {
 	a.mu.Lock()
-	refs := a.outbox.ask
-	a.outbox.ask = nil
+	refs := a.outbox.unasked
+	a.outbox.unasked = nil
 	a.mu.Unlock()
-	if !a.sourced {
+	if !a.hasProviders {
 		return
 	}
 	now, cancel := context.WithCancel(ctx)

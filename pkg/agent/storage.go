@@ -15,7 +15,7 @@ import (
 // storedFile is a file of the state folder.
 type storedFile struct {
 	name, title string
-	loss        string // what follows where it cannot be written
+	consequence string // what follows where it cannot be written
 	stats       durable.Stats
 	unusable    string // why nothing is written, from the start on; it is in the log
 }
@@ -27,7 +27,7 @@ func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
 	}
 	if static {
 		state := storedFile{
-			name: checkpoint.FileName, title: "the state file", loss: "containers start, but allocations are kept in memory only",
+			name: checkpoint.FileName, title: "the state file", consequence: "containers start, but allocations are kept in memory only",
 			unusable: a.unusable[checkpoint.FileName],
 		}
 		if a.writer != nil {
@@ -36,7 +36,7 @@ func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
 		files = append(files, state)
 	}
 	journal := storedFile{
-		name: protect.JournalFile, title: "the journal of written cgroup files (" + protect.JournalFile + ")", loss: "rollback may leave values behind",
+		name: protect.JournalFile, title: "the journal of written cgroup files (" + protect.JournalFile + ")", consequence: "rollback may leave values behind",
 		unusable: a.unusable[protect.JournalFile],
 	}
 	if a.journal != nil {
@@ -45,11 +45,11 @@ func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
 	return append(files, journal,
 		storedFile{
 			name: raisesFile, title: "the file of raised memory.high values (" + raisesFile + ")",
-			loss: "after a restart containers get their computed ones", stats: a.raises.Stats(),
+			consequence: "after a restart containers get their computed ones", stats: a.raises.Stats(),
 		},
 		storedFile{
 			name: requestsFile, title: "the file of known pods (" + requestsFile + ")",
-			loss: "after a restart their requests are estimates until a source answers", stats: a.requests.File(),
+			consequence: "after a restart their requests are estimates until a source answers", stats: a.requests.File(),
 		})
 }
 
@@ -59,7 +59,7 @@ func (a *Agent) hanging(stats durable.Stats) bool {
 }
 
 // trouble says why a file is not written; "" where it is.
-func (a *Agent) trouble(file storedFile) string {
+func (a *Agent) failure(file storedFile) string {
 	switch {
 	case file.unusable != "":
 		return file.unusable
@@ -81,7 +81,7 @@ func (a *Agent) logStorage() {
 		if file.unusable != "" {
 			continue
 		}
-		text, failed := a.trouble(file), a.failing[file.name] != ""
+		text, failed := a.failure(file), a.failingFiles[file.name] != ""
 		switch {
 		case text != "" && !failed:
 			begun = append(begun, file)
@@ -92,10 +92,10 @@ func (a *Agent) logStorage() {
 			failing[file.name] = text
 		}
 	}
-	a.failing = failing
+	a.failingFiles = failing
 	a.mu.Unlock()
 	for _, file := range begun {
-		a.log.WithFields(logrus.Fields{"file": file.name, "error": failing[file.name]}).Error(file.title + " cannot be written: " + file.loss)
+		a.log.WithFields(logrus.Fields{"file": file.name, "error": failing[file.name]}).Error(file.title + " cannot be written: " + file.consequence)
 	}
 	for _, file := range ended {
 		a.log.WithField("file", file.name).Info(file.title + " can be written again")
@@ -103,11 +103,11 @@ func (a *Agent) logStorage() {
 }
 
 // storage is the condition of the state folder's files.
-func (a *Agent) storage(view *ledger.View) ledger.Condition {
+func (a *Agent) storageCondition(view *ledger.View) ledger.Condition {
 	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
 	var all []string
 	for _, file := range a.storedFiles(view.Config.Static, view.Config.Config.DryRun()) {
-		text := a.trouble(file)
+		text := a.failure(file)
 		if text == "" {
 			continue
 		}

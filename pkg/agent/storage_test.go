@@ -291,12 +291,12 @@ func TestARaiseWaitsForNoDisk(t *testing.T) {
 		}
 		n.want("memory.high", n.file(container.CgroupsPath, "memory.high"), bytesOf(high))
 	}
-	n.ancestors.turn <- <-n.ancestors.turn // nobody keeps it
-	<-n.ancestors.turn                     // the parent cgroups are being written
+	n.ancestors.slot <- <-n.ancestors.slot // nobody keeps it
+	<-n.ancestors.slot                     // the parent cgroups are being written
 	if err := n.SetHigh(context.Background(), c.ID, 800*mi); err != nil {
 		t.Fatal(err)
 	}
-	n.ancestors.turn <- struct{}{}
+	n.ancestors.slot <- struct{}{}
 	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(800*mi))
 }
 

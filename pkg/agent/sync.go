@@ -56,8 +56,8 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 		return nil
 	}
 	effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, nil)
-	_ = a.stored(ctx, effects.ticket) // they run all the same
-	a.protect(ctx)                    // the cgroups above have room for what the runtime writes
+	_ = a.waitStored(ctx, effects.ticket) // they run all the same
+	a.protect(ctx)                        // the cgroups above have room for what the runtime writes
 	a.saveJournal(ctx)
 	for _, update := range effects.Updates {
 		a.noteMigration(update.ContainerID, update.Adjustment, effects.facts.Usage)
@@ -111,7 +111,7 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 	}
 	a.stepLocked(finished)
 	a.mu.Unlock()
-	signal(a.undo)
+	signal(a.restoreDue)
 	if asks {
 		_ = a.protector.Check(ctx, dirs...) // what fails is logged, counted and tried again
 	}

@@ -12,21 +12,21 @@ import (
 )
 
 // picture is the shared part of the views of one generation.
-type picture struct {
+type sharedView struct {
 	ledger.View
-	order sync.Once   // sorts the pods: a thousand take longer than a decision
-	shown ledger.View // the same as the ledger gave it last
+	sort   sync.Once   // sorts the pods: a thousand take longer than a decision
+	source ledger.View // the same as the ledger gave it last
 }
 
 // View returns the present state. The lock is held only to collect what has changed since the last View.
 func (a *Agent) View() *ledger.View {
 	a.mu.Lock()
-	if a.stepped {
-		a.show(a.ledger.View())
+	if a.viewStale {
+		a.updateView(a.ledger.View())
 	}
-	shared := a.picture
+	shared := a.shared
 	a.mu.Unlock()
-	shared.order.Do(func() {
+	shared.sort.Do(func() {
 		slices.SortFunc(shared.Pods, func(x, y *ledger.PodView) int {
 			return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(x.UID, y.UID))
 		})
@@ -34,7 +34,7 @@ func (a *Agent) View() *ledger.View {
 	// What follows is this caller's own copy.
 	own := shared.View
 	own.Taken, own.NodeMemory = a.now(), a.deficits.Last()
-	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own))
+	own.Conditions = append(slices.Clone(shared.Conditions), a.storageCondition(&own))
 	if own.Config.Config.RolledBack {
 		own.Conditions = append(own.Conditions, rolledBack)
 	}
@@ -50,13 +50,13 @@ func (a *Agent) Outcome(pod, container string) ledger.Outcome {
 }
 
 // show takes what the ledger shows now. The lock is held.
-func (a *Agent) show(shown ledger.View) {
-	if !sameView(shown, a.picture.shown) {
-		before := a.picture.Generation
-		a.picture = &picture{View: shown}
-		a.picture.Generation, a.picture.Pods = before+1, slices.Clone(shown.Pods)
+func (a *Agent) updateView(shown ledger.View) {
+	if !sameView(shown, a.shared.source) {
+		before := a.shared.Generation
+		a.shared = &sharedView{View: shown}
+		a.shared.Generation, a.shared.Pods = before+1, slices.Clone(shown.Pods)
 	}
-	a.picture.shown, a.stepped = shown, false
+	a.shared.source, a.viewStale = shown, false
 }
 
 // sameView compares views of the ledger, which share the pods that have not changed.

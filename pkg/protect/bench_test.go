@@ -32,14 +32,14 @@ func busyNode(b *testing.B) (*cgroupfs.Tree, []Pod) {
 func BenchmarkApplyOneOfAThousandContainersChanges(b *testing.B) {
 	tree, pods := busyNode(b)
 	p := New(Options{Tree: tree})
-	if err := p.Apply(b.Context(), Targets(pods)); err != nil {
+	if err := p.applyAll(b.Context(), Targets(pods)); err != nil {
 		b.Fatal(err)
 	}
 	values := [2]memoryqos.Values{minimum(10 * mi), minimum(20 * mi)}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		pods[0].Values = values[i%2]
-		if err := p.Apply(b.Context(), Targets(pods)); err != nil {
+		if err := p.applyAll(b.Context(), Targets(pods)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -50,7 +50,7 @@ func BenchmarkApplyAThousandContainersAtOnce(b *testing.B) {
 	targets := Targets(pods)
 	for b.Loop() {
 		p := New(Options{Tree: tree})
-		if err := p.Apply(b.Context(), targets); err != nil {
+		if err := p.applyAll(b.Context(), targets); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -59,7 +59,7 @@ func BenchmarkApplyAThousandContainersAtOnce(b *testing.B) {
 func BenchmarkReconcileAThousandContainers(b *testing.B) {
 	tree, pods := busyNode(b)
 	p := New(Options{Tree: tree})
-	if err := p.Apply(b.Context(), Targets(pods)); err != nil {
+	if err := p.applyAll(b.Context(), Targets(pods)); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {

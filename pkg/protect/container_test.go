@@ -46,7 +46,7 @@ func TestAnInnerCgroupThatCannotBeSeenIsRestoredLater(t *testing.T) {
 	n := newNode(t, nil, crunB+"/container")
 	apply := func(b Container) {
 		t.Helper()
-		n.do(t, func() error { return n.Apply(t.Context(), containers(t, Container{}, b)) })
+		n.do(t, func() error { return n.applyAll(t.Context(), containers(t, Container{}, b)) })
 	}
 	apply(Container{Values: low(20)})
 	n.Protector = New(Options{Tree: n.Tree, Journal: n.journal})
@@ -69,7 +69,9 @@ func TestContainersAreOneMoreLevel(t *testing.T) {
 	n := newNode(t, nil, runcA, crunB+"/container")
 	apply := func(a, b Container) []string {
 		t.Helper()
-		return n.do(t, func() error { return errors.Join(n.Apply(t.Context(), containers(t, a, b)), n.FinishAll(t.Context())) })
+		return n.do(t, func() error {
+			return errors.Join(n.applyAll(t.Context(), containers(t, a, b)), n.WriteLate(t.Context()))
+		})
 	}
 	wantWrites(t, apply(Container{Values: minimum(100), Mems: "0-1"}, Container{Values: low(20)}),
 		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", runcA+"/min=100", crunB+"/low=20",
@@ -94,7 +96,7 @@ func TestContainersAreOneMoreLevel(t *testing.T) {
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
-	n.do(t, func() error { return n.Apply(t.Context(), nil) })
+	n.do(t, func() error { return n.applyAll(t.Context(), nil) })
 	if len(n.rows) > 0 {
 		t.Errorf("%d rows are left", len(n.rows))
 	}
@@ -104,7 +106,7 @@ func TestWhatTheRuntimeWritesIsComparedAfterwards(t *testing.T) {
 	n := newNode(t, nil)
 	announced := Container{Cgroup: runcA, Values: minimum(100), Mems: "1", ByRuntime: true}
 	targets := Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(100), Containers: []Container{announced}}})
-	update := func() error { return n.Update(t.Context(), targets, nil) }
+	update := func() error { return n.applyPart(t.Context(), targets, nil) }
 	check := func() error { return n.Check(t.Context(), runcA, "kubepods/podunknown/c") }
 	wantWrites(t, n.do(t, update), "kubepods/min=100", podG+"/min=100")
 	wantWrites(t, n.do(t, check)) // it is not there yet
@@ -121,7 +123,7 @@ func TestWhatTheRuntimeWritesIsComparedAfterwards(t *testing.T) {
 	announced.Values, announced.Mems = minimum(50), "0"
 	targets = Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(100), Containers: []Container{announced}}})
 	wantWrites(t, n.do(t, update))
-	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }))
+	wantWrites(t, n.do(t, func() error { return n.applyAll(t.Context(), targets) }))
 	wantWrites(t, first(n.reconcile(t))) // which leaves it to the runtime as well
 	n.overwrite(t, runcA+"/cpuset.mems", "0")
 	wantWrites(t, n.do(t, check), runcA+"/min=50")
@@ -158,10 +160,10 @@ func TestWhatWasSeenIsNotReadAgain(t *testing.T) {
 	targets[3].Seen = &cgroup.Seen{Values: minimum(100), Mems: &nodes} // there is no such folder: reading it would find nothing
 	targets[5].Seen = &cgroup.Seen{Values: memoryqos.Values{Low: &none}}
 	n.overwriteAll(t, map[string]string{crunB + "/memory.low": "20"})
-	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }),
+	wantWrites(t, n.do(t, func() error { return n.applyAll(t.Context(), targets) }),
 		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", crunB+"/low=20")
 	for _, dir := range []string{runcA, crunB} {
-		if !n.rows[dir].settled() {
+		if !n.rows[dir].done() {
 			t.Errorf("%s is not settled", dir)
 		}
 	}
@@ -171,14 +173,14 @@ func TestWhatWasSeenIsNotReadAgain(t *testing.T) {
 // A runtime that was killed may leave the cgroup of a container that has ended.
 func TestWhatIsLeftOfAContainerClaimsNothing(t *testing.T) {
 	for name, end := range map[string]func(*node, []cgroup.Target) error{
-		"one has ended":         func(n *node, _ []cgroup.Target) error { return n.Update(t.Context(), nil, []string{runcA, crunB}) },
-		"the others are as now": func(n *node, targets []cgroup.Target) error { return n.Apply(t.Context(), targets) },
+		"one has ended":         func(n *node, _ []cgroup.Target) error { return n.applyPart(t.Context(), nil, []string{runcA, crunB}) },
+		"the others are as now": func(n *node, targets []cgroup.Target) error { return n.applyAll(t.Context(), targets) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil)
 			n.overwriteAll(t, map[string]string{runcA + "/memory.min": "0", crunB + "/memory.low": "0", crunB + "/container/memory.low": "0"})
 			targets := containers(t, Container{Values: minimum(100)}, Container{Values: low(20)})
-			n.do(t, func() error { return n.Apply(t.Context(), targets) })
+			n.do(t, func() error { return n.applyAll(t.Context(), targets) })
 			kept := slices.DeleteFunc(targets, func(t cgroup.Target) bool { return t.Cgroup == runcA || t.Cgroup == crunB })
 			n.do(t, func() error { return end(n, kept) })
 			for _, file := range []string{runcA + "/memory.min", crunB + "/memory.low", crunB + "/container/memory.low"} {
@@ -200,18 +202,18 @@ func TestTheUnitOfWhatIsLeftOfAContainerClaimsNothing(t *testing.T) {
 	pod := []Pod{{Path: mustPod(t, sliceG), Values: minimum(100), Containers: []Container{{Cgroup: scope, Values: minimum(100)}}}}
 	without := []Pod{{Path: pod[0].Path, Values: minimum(100)}}
 	for name, end := range map[string]func(*node, *units) error{
-		"it was known": func(n *node, _ *units) error { return n.Apply(t.Context(), Targets(without)) },
+		"it was known": func(n *node, _ *units) error { return n.applyAll(t.Context(), Targets(without)) },
 		"the journal knows it": func(n *node, u *units) error {
 			n.Protector = New(Options{Tree: n.Tree, Units: u, Journal: n.journal, Log: n.Protector.log})
-			err := n.Apply(t.Context(), Targets(without))
-			n.Unclaim(t.Context())
+			err := n.applyAll(t.Context(), Targets(without))
+			n.RestoreEnded(t.Context())
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := &units{}
 			n := newNode(t, u, scope)
-			n.do(t, func() error { return n.Apply(t.Context(), Targets(pod)) })
+			n.do(t, func() error { return n.applyAll(t.Context(), Targets(pod)) })
 			n.flush(t)
 			u.taken()
 			if err := end(n, u); err != nil {
@@ -239,12 +241,12 @@ func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
 	n := newNode(t, nil, runcA, crunB+"/container")
 	n.do(t, func() error {
 		return errors.Join(
-			n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)})), n.FinishAll(t.Context()))
+			n.applyAll(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)})), n.WriteLate(t.Context()))
 	})
 	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
 	n.overwrite(t, crunB+"/container/memory.low", "0")
 	wantWrites(t, first(n.reconcile(t)), crunB+"/container/low=20")
-	wantWrites(t, n.do(t, func() error { return n.FinishAll(t.Context()) }), runcA+"/cpuset.mems=1")
+	wantWrites(t, n.do(t, func() error { return n.WriteLate(t.Context()) }), runcA+"/cpuset.mems=1")
 	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
 	writes, wait := n.reconcile(t)
 	if wantWrites(t, writes); wait != firstDelay {
@@ -256,8 +258,8 @@ func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
 	if diff := cmp.Diff(want, n.Overwrites()); diff != "" {
 		t.Error(diff)
 	}
-	if len(n.Overwritten()) > 0 {
-		t.Errorf("above the containers: %v", n.Overwritten())
+	if len(n.OverwritesByFile()) > 0 {
+		t.Errorf("above the containers: %v", n.OverwritesByFile())
 	}
 }
 
@@ -269,7 +271,7 @@ func TestReconcileLooksAtABoundedNumberOfRows(t *testing.T) {
 		put(t, n.Root(), map[string]string{c.Cgroup + "/": ""})
 		pod.Containers = append(pod.Containers, c)
 	}
-	n.do(t, func() error { return n.Apply(t.Context(), Targets([]Pod{pod})) })
+	n.do(t, func() error { return n.applyAll(t.Context(), Targets([]Pod{pod})) })
 	for _, c := range pod.Containers {
 		n.overwrite(t, c.Cgroup+"/memory.min", "0")
 	}
@@ -286,7 +288,7 @@ func TestReconcileLooksAtABoundedNumberOfRows(t *testing.T) {
 	}
 	// Those that end leave the others in their turn.
 	n.do(t, func() error {
-		return n.Update(t.Context(), nil, []string{pod.Containers[0].Cgroup, pod.Containers[len(pod.Containers)-1].Cgroup})
+		return n.applyPart(t.Context(), nil, []string{pod.Containers[0].Cgroup, pod.Containers[len(pod.Containers)-1].Cgroup})
 	})
 	if left := n.containerRows(); left != 2*rowsPerPass+8 {
 		t.Errorf("%d containers", left)
@@ -318,7 +320,7 @@ func TestANewerHighDoesNotWaitForAnOlder(t *testing.T) {
 					return
 				}
 				begun = true // this write has not returned yet
-				if err := errors.Join(n.Update(t.Context(), target(8192), nil), n.Check(t.Context(), runcA)); err != nil {
+				if err := errors.Join(n.applyPart(t.Context(), target(8192), nil), n.Check(t.Context(), runcA)); err != nil {
 					t.Error(err)
 				}
 				if olderIsLast {
@@ -330,7 +332,7 @@ func TestANewerHighDoesNotWaitForAnOlder(t *testing.T) {
 			}
 			defer tree.Close()
 			n.Protector = New(Options{Tree: tree})
-			if err := errors.Join(n.Update(t.Context(), target(4096), nil), n.FinishAll(t.Context())); err != nil {
+			if err := errors.Join(n.applyPart(t.Context(), target(4096), nil), n.WriteLate(t.Context())); err != nil {
 				t.Fatal(err)
 			}
 			if got := content(t, n.Tree, runcA+"/memory.high"); got != "8192" || !begun {
@@ -347,15 +349,15 @@ func TestContainersOfSystemdAreSetWhereWeWrite(t *testing.T) {
 	target := cgroup.Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1", ByRuntime: true}
 	n.overwriteAll(t, map[string]string{scope + "/memory.min": "10", scope + "/cpuset.mems": "0-1"})
 	n.do(t, func() error {
-		return errors.Join(n.Update(t.Context(), []cgroup.Target{target}, nil), n.Check(t.Context(), scope))
+		return errors.Join(n.applyPart(t.Context(), []cgroup.Target{target}, nil), n.Check(t.Context(), scope))
 	})
 	target.ByRuntime = false
-	n.do(t, func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) })
+	n.do(t, func() error { return n.applyPart(t.Context(), []cgroup.Target{target}, nil) })
 	n.flush(t)
 	wantWrites(t, u.taken()) // the runtime's doing
 	n.overwrite(t, scope+"/cpuset.mems", "0")
 	n.reconcile(t)
-	n.do(t, func() error { return n.FinishAll(t.Context()) })
+	n.do(t, func() error { return n.WriteLate(t.Context()) })
 	n.flush(t)
 	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3")
 }
@@ -377,9 +379,9 @@ func TestSystemdIsToldWhatAnEarlierRunTookAway(t *testing.T) {
 				n := newNode(t, u, scope)
 				n.overwriteAll(t, map[string]string{scope + "/" + string(test.knob): cgroup.Default(string(test.knob))})
 				n.journal.Note(Entry{Cgroup: scope, Knob: test.knob})
-				n.do(t, func() error { return n.Apply(t.Context(), targets) })
-				n.Unclaim(t.Context())
-				wantWrites(t, n.do(t, func() error { return n.FinishAll(t.Context()) }))
+				n.do(t, func() error { return n.applyAll(t.Context(), targets) })
+				n.RestoreEnded(t.Context())
+				wantWrites(t, n.do(t, func() error { return n.WriteLate(t.Context()) }))
 				n.flush(t)
 				wantWrites(t, u.taken(), test.want)
 				waitFor(t, func() bool { return len(n.journal.Entries()) == 0 })
@@ -390,7 +392,7 @@ func TestSystemdIsToldWhatAnEarlierRunTookAway(t *testing.T) {
 
 func TestABadTargetIsNamed(t *testing.T) {
 	n := newNode(t, nil, runcA)
-	err := n.Update(t.Context(), []cgroup.Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "x"}}, nil)
+	err := n.applyPart(t.Context(), []cgroup.Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "x"}}, nil)
 	if want := `cgroup kubepods/podg/a: cpuset.mems: node list "x": `; err == nil || len(err.Error()) < len(want) || err.Error()[:len(want)] != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -400,7 +402,7 @@ func TestABadTargetIsNamed(t *testing.T) {
 func TestAnInnerCgroupIsRestoredLaterThanTheOuter(t *testing.T) {
 	n := newNode(t, nil, crunB+"/container")
 	target := cgroup.Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
-	update := func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) }
+	update := func() error { return n.applyPart(t.Context(), []cgroup.Target{target}, nil) }
 	n.do(t, update)
 	file := filepath.Join(n.Root(), crunB, "container", "memory.low")
 	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o755)); err != nil { // it can be neither read nor written
@@ -421,7 +423,7 @@ func TestAnInnerCgroupIsRestoredLaterThanTheOuter(t *testing.T) {
 func TestWhatTheRuntimeWroteAgainIsTakenAwayAgain(t *testing.T) {
 	n := newNode(t, nil, crunB+"/container")
 	target := cgroup.Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
-	update := func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) }
+	update := func() error { return n.applyPart(t.Context(), []cgroup.Target{target}, nil) }
 	n.do(t, update)
 	target.Values = memoryqos.Values{}
 	n.do(t, update)
@@ -446,7 +448,7 @@ func TestMemoryOOMGroupIsNoPropertyOfSystemds(t *testing.T) {
 	values.OOMGroup = new(uint64)
 	*values.OOMGroup = 1
 	target := cgroup.Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd, Values: values}
-	wantWrites(t, n.do(t, func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) }),
+	wantWrites(t, n.do(t, func() error { return n.applyPart(t.Context(), []cgroup.Target{target}, nil) }),
 		scope+"/oom.group=1", scope+"/min=10")
 	n.flush(t)
 	wantWrites(t, u.taken(), "crio-a.scope memory.min=10")

@@ -45,7 +45,7 @@ type File struct {
 
 // Overwritten counts how often another writer changed the files of the cgroups above the containers that are in the table: what
 // Overwrites counts by level, by cgroup.
-func (p *Protector) Overwritten() map[File]uint64 {
+func (p *Protector) OverwritesByFile() map[File]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := map[File]uint64{}
@@ -83,7 +83,7 @@ const (
 )
 
 // hit adds a change.
-func (b *backoff) hit(now time.Time) {
+func (b *backoff) add(now time.Time) {
 	if b.count == 0 || now.Sub(b.last) > seriesEnd+b.delay(now) {
 		*b = backoff{began: now}
 	}
@@ -113,18 +113,18 @@ func (p *Protector) countExternalChange(c change) {
 	p.overwrites[o]++
 	f.externalChanges++
 	now := p.now()
-	if last, logged := p.lines[o]; p.overwrites[o] < 2 || logged && now.Sub(last) < lineEvery {
+	if last, logged := p.lastLogged[o]; p.overwrites[o] < 2 || logged && now.Sub(last) < lineEvery {
 		return
 	}
-	p.lines[o] = now
-	found, restored := logged(c.index, f.have, f.want)
+	p.lastLogged[o] = now
+	found, restored := logValues(c.index, f.have, f.want)
 	p.log.WithFields(logrus.Fields{
 		"cgroup": r.cgroup, "file": o.File, "found": found, "restored": restored, "times": p.overwrites[o],
-	}).Warnf("this file is changed externally again and again: %s", likely(r, knob, f.have))
+	}).Warnf("this file is changed externally again and again: %s", likelyWriter(r, knob, f.have))
 }
 
 // logged are two values of one file for the log.
-func logged(index int, a, b uint64) (x, y any) {
+func logValues(index int, a, b uint64) (x, y any) {
 	if index == mems {
 		return nodeset.Set(a).String(), nodeset.Set(b).String()
 	}
@@ -133,7 +133,7 @@ func logged(index int, a, b uint64) (x, y any) {
 }
 
 // likely names who may have written a value, from what kubelets and systemd were seen to do.
-func likely(r *row, knob cgroup.Knob, found uint64) string {
+func likelyWriter(r *row, knob cgroup.Knob, found uint64) string {
 	kubelets := r.level == cgroup.LevelKubepods && knob == cgroup.MemoryMin || r.level == cgroup.LevelBurstable && knob == cgroup.MemoryLow
 	switch {
 	case kubelets && found == 0 && r.driver == cgroup.Systemd:

@@ -151,7 +151,7 @@ func TestTheLikelyWriterIsNamed(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := likely(&test.h, test.knob, test.found); !strings.Contains(got, test.want) {
+			if got := likelyWriter(&test.h, test.knob, test.found); !strings.Contains(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
@@ -241,7 +241,7 @@ func TestWhatCameLateIsWatchedAndRunFinishesContainers(t *testing.T) {
 		n.Run(ctx, 10*time.Millisecond)
 	}()
 	target := cgroup.Target{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "1"}
-	if err := n.Update(t.Context(), []cgroup.Target{target}, nil); err != nil {
+	if err := n.applyPart(t.Context(), []cgroup.Target{target}, nil); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" && watcher.Watches() == 3 }) // kubepods, the pod and the container
@@ -331,7 +331,7 @@ func levels(t *testing.T) (*node, map[string]string) {
 	one, high := uint64(1), uint64(8192)
 	values := minimum(100)
 	values.High, values.OOMGroup = &high, &one
-	if err := errors.Join(n.DesireAll(containers(t, Container{Values: values, Mems: "1"}, Container{Values: low(20)})), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.DesireAll(containers(t, Container{Values: values, Mems: "1"}, Container{Values: low(20)})), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
@@ -434,7 +434,7 @@ func TestAWriteBeforeTheWatch(t *testing.T) {
 	n.overwrite(t, runcA+"/memory.min", "7")
 	seen := cgroup.Seen{Values: minimum(100)}
 	target := cgroup.Target{Cgroup: runcA, Level: cgroup.LevelContainer, Values: minimum(100), Seen: &seen}
-	if err := errors.Join(n.DesireAll([]cgroup.Target{target}), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.DesireAll([]cgroup.Target{target}), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	n.holds(t, runcA+"/memory.min", "100")
@@ -501,7 +501,7 @@ func TestAControllerOfAPodWithoutValues(t *testing.T) {
 	target := func(name string) cgroup.Target {
 		return cgroup.Target{Cgroup: pod + "/" + name, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
 	}
-	if err := errors.Join(n.DesireAll([]cgroup.Target{target("one"), target("two")}), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.DesireAll([]cgroup.Target{target("one"), target("two")}), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	comesBack := func(file string) {
@@ -515,13 +515,13 @@ func TestAControllerOfAPodWithoutValues(t *testing.T) {
 	ends := func(names ...string) {
 		t.Helper()
 		err := os.RemoveAll(filepath.Join(n.Root(), names[0]))
-		if err = errors.Join(err, n.Desire(nil, names), n.Settle(t.Context())); err != nil {
+		if err = errors.Join(err, n.Desire(nil, names), n.Apply(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ends(pod + "/one")
 	comesBack(pod + "/two/memory.high")
-	if told := n.Told(); !told[pod] || !told[pod+"/two"] || told[pod+"/one"] {
+	if told := n.Watched(); !told[pod] || !told[pod+"/two"] || told[pod+"/one"] {
 		t.Errorf("the kernel tells of %v", told)
 	}
 	ends(pod, pod+"/two")
@@ -535,17 +535,17 @@ func TestWhatTheKernelNoLongerTellsIsComparedInTurn(t *testing.T) {
 	n := running(t, podG+"/one")
 	high := uint64(8192)
 	target := cgroup.Target{Cgroup: podG + "/one", Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
-	if err := errors.Join(n.DesireAll([]cgroup.Target{target}), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.DesireAll([]cgroup.Target{target}), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	n.holds(t, podG+"/one/memory.high", "8192")
-	if !n.Told()[podG+"/one"] {
+	if !n.Watched()[podG+"/one"] {
 		t.Fatal("the container is not watched")
 	}
 	if err := n.watcher.Close(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return !n.Told()[podG] && !n.Told()[podG+"/one"] })
+	waitFor(t, func() bool { return !n.Watched()[podG] && !n.Watched()[podG+"/one"] })
 	n.overwrite(t, podG+"/one/memory.high", "max")
 	if _, err := n.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
@@ -557,17 +557,17 @@ func TestWhatTheKernelNoLongerTellsIsComparedInTurn(t *testing.T) {
 func TestTheKernelsEventsEndWhileAWatchIsMade(t *testing.T) {
 	n := newNode(t, nil, podG+"/one")
 	n.Protector.watcher = newWatcher(t, n.Tree)
-	n.Protector.heed = func(told map[cgroupfs.Change]bool) {
+	n.Protector.onChange = func(told map[cgroupfs.Change]bool) {
 		if told[cgroupfs.Change{Cgroup: podG}] {
-			n.goBlind()
+			n.stopWatching()
 		}
 	}
 	high := uint64(8192)
 	target := cgroup.Target{Cgroup: podG + "/one", Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
-	if err := errors.Join(n.Desire([]cgroup.Target{target}, nil), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.Desire([]cgroup.Target{target}, nil), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if told := n.Told(); told[podG] {
+	if told := n.Watched(); told[podG] {
 		t.Errorf("the kernel tells of %v", told)
 	}
 }
@@ -580,13 +580,13 @@ func TestAPodWithoutValuesIsWatched(t *testing.T) {
 	target := func(name string) cgroup.Target {
 		return cgroup.Target{Cgroup: pod + "/" + name, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}
 	}
-	if err := errors.Join(n.Desire([]cgroup.Target{target("one")}, nil), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.Desire([]cgroup.Target{target("one")}, nil), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(n.Root(), pod+"/one")); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(n.Desire([]cgroup.Target{target("two")}, []string{pod + "/one", pod}), n.Settle(t.Context())); err != nil {
+	if err := errors.Join(n.Desire([]cgroup.Target{target("two")}, []string{pod + "/one", pod}), n.Apply(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	resetFile(t, n, pod+"/two/memory.high")
@@ -599,7 +599,7 @@ func TestAPodWithoutValuesIsWatched(t *testing.T) {
 	if _, err := n.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if told := n.Told(); !told[pod] {
+	if told := n.Watched(); !told[pod] {
 		t.Errorf("the kernel does not tell of the pod: %v", told)
 	}
 }

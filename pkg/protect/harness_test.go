@@ -60,13 +60,13 @@ func newWatcher(t *testing.T, tree *cgroupfs.Tree) *cgroupfs.Watcher {
 }
 
 // Apply makes the targets the desired state and has the files hold it.
-func (p *Protector) Apply(ctx context.Context, targets []cgroup.Target) error {
-	return errors.Join(p.DesireAll(targets), p.Settle(ctx))
+func (p *Protector) applyAll(ctx context.Context, targets []cgroup.Target) error {
+	return errors.Join(p.DesireAll(targets), p.Apply(ctx))
 }
 
 // Update is Apply for a part.
-func (p *Protector) Update(ctx context.Context, targets []cgroup.Target, gone []string) error {
-	return errors.Join(p.Desire(targets, gone), p.Settle(ctx))
+func (p *Protector) applyPart(ctx context.Context, targets []cgroup.Target, gone []string) error {
+	return errors.Join(p.Desire(targets, gone), p.Apply(ctx))
 }
 
 // containerRows is how many rows are of containers.
@@ -80,4 +80,4 @@ func (p *Protector) containerRows() (count int) {
 }
 
 // settled reports whether there is nothing to do for any file.
-func (r *row) settled() bool { return !r.any(func(f *file) bool { return !f.settled() }) }
+func (r *row) done() bool { return !r.any(func(f *file) bool { return !f.done() }) }

@@ -42,10 +42,10 @@ type Journal struct {
 	file *durable.Writer
 
 	mu        sync.Mutex
-	cgroups   map[string]journaled
-	noted     durable.Ticket  // of the newest knob
+	cgroups   map[string]journalRecord
+	newest    durable.Ticket  // of the newest knob
 	unpruned  []string        // cgroups that prune has yet to look at
-	looked    map[string]bool // those that it is looking at, unless something was noted since
+	pruning   map[string]bool // those that it is looking at, unless something was noted since
 	unwritten map[string]bool // cgroups whose change is not in the file
 	whole     bool            // the next write replaces the file
 	closed    bool            // so does each from now on
@@ -55,7 +55,7 @@ type Journal struct {
 }
 
 // journaled is what the journal knows of one cgroup.
-type journaled struct {
+type journalRecord struct {
 	knobs map[cgroup.Knob]string // with Entry.Restore
 	unit  string
 	noted int64 // seconds since 1970
@@ -64,9 +64,9 @@ type journaled struct {
 
 const (
 	// arrival is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
-	arrival = time.Hour
+	creationLimit = time.Hour
 	// pace is the least time between two writes of the file that nobody waits for.
-	pace = time.Second
+	writeInterval = time.Second
 	// leastAdded is how many bytes the file grows by, at least, before it is replaced; beyond that it may double.
 	leastAdded = 64 << 10
 )
@@ -75,8 +75,8 @@ const (
 // aside as knobs.json.corrupt-<time>, and damage says why; what can be read of it is kept.
 func OpenJournal(dir string) (j *Journal, damage, err error) {
 	path := filepath.Join(dir, JournalFile)
-	j = &Journal{now: time.Now, path: path, cgroups: make(map[string]journaled), unwritten: make(map[string]bool), whole: true}
-	j.file = durable.NewWriter(durable.Options{Path: path, Interval: pace, Write: j.write})
+	j = &Journal{now: time.Now, path: path, cgroups: make(map[string]journalRecord), unwritten: make(map[string]bool), whole: true}
+	j.file = durable.NewWriter(durable.Options{Path: path, Interval: writeInterval, Write: j.write})
 	err = durable.Load(path, func(data []byte) (err error) {
 		j.cgroups, err = decodeJournal(data)
 		return err
@@ -103,10 +103,10 @@ func (j *Journal) Note(e Entry) bool {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.looked, e.Cgroup)
+	delete(j.pruning, e.Cgroup)
 	c, known := j.cgroups[e.Cgroup]
 	if !known {
-		c = journaled{knobs: make(map[cgroup.Knob]string, 1), noted: j.now().Unix()}
+		c = journalRecord{knobs: make(map[cgroup.Knob]string, 1), noted: j.now().Unix()}
 	}
 	restore, there := c.knobs[e.Knob]
 	if there && (e.Unit == "" || c.unit == e.Unit) {
@@ -118,8 +118,8 @@ func (j *Journal) Note(e Entry) bool {
 	c.knobs[e.Knob] = restore
 	c.unit = cmp.Or(e.Unit, c.unit)
 	j.cgroups[e.Cgroup] = c
-	j.changed(e.Cgroup)
-	j.noted = j.file.Flush()
+	j.submit(e.Cgroup)
+	j.newest = j.file.Flush()
 	return !there
 }
 
@@ -147,7 +147,7 @@ func (j *Journal) before(dir string, knob cgroup.Knob) (restore string, written 
 
 // Wanted takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
 // hold nothing of ours, and are left out.
-func (j *Journal) Wanted(cgroup string, files map[string]string) {
+func (j *Journal) SetRestore(cgroup string, files map[string]string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	all := j.cgroups[cgroup].knobs
@@ -158,8 +158,8 @@ func (j *Journal) Wanted(cgroup string, files map[string]string) {
 		}
 		if restore, err := restorable(knob, text); err == nil && restore != before {
 			all[knob] = restore
-			j.changed(cgroup)
-			j.noted = j.file.Flush()
+			j.submit(cgroup)
+			j.newest = j.file.Flush()
 		}
 	}
 }
@@ -189,7 +189,7 @@ func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {
 	if len(all) == 0 {
 		delete(j.cgroups, dir)
 	}
-	j.changed(dir)
+	j.submit(dir)
 }
 
 // End removes a pod or container that has ended: nothing of it is left to restore.
@@ -198,7 +198,7 @@ func (j *Journal) End(dir string) {
 	defer j.mu.Unlock()
 	if _, known := j.cgroups[dir]; known {
 		delete(j.cgroups, dir)
-		j.changed(dir)
+		j.submit(dir)
 	}
 }
 
@@ -224,7 +224,7 @@ func (j *Journal) Entries() []Entry {
 func (j *Journal) prune(count int, exists func(cgroup string) (bool, error)) {
 	for _, dir := range j.toPrune(count) {
 		if there, err := exists(dir); err == nil {
-			j.found(dir, there)
+			j.recordPresence(dir, there)
 		}
 	}
 }
@@ -237,32 +237,32 @@ func (j *Journal) toPrune(count int) []string {
 	}
 	count = min(count, len(j.unpruned))
 	next := j.unpruned[:count]
-	j.unpruned, j.looked = j.unpruned[count:], make(map[string]bool, count)
+	j.unpruned, j.pruning = j.unpruned[count:], make(map[string]bool, count)
 	for _, dir := range next {
-		j.looked[dir] = true
+		j.pruning[dir] = true
 	}
 	return next
 }
 
 // found enters whether a cgroup was there, unless something was noted of it since.
-func (j *Journal) found(dir string, there bool) {
+func (j *Journal) recordPresence(dir string, there bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c, noted := j.cgroups[dir]
 	switch {
-	case !noted || !j.looked[dir]:
+	case !noted || !j.pruning[dir]:
 	case there && !c.seen:
 		c.seen = true
 		j.cgroups[dir] = c
-		j.changed(dir)
-	case !there && (c.seen || j.now().Sub(time.Unix(c.noted, 0)) > arrival):
+		j.submit(dir)
+	case !there && (c.seen || j.now().Sub(time.Unix(c.noted, 0)) > creationLimit):
 		delete(j.cgroups, dir)
-		j.changed(dir)
+		j.submit(dir)
 	}
 }
 
 // changed has a cgroup's new state written. The caller holds the lock.
-func (j *Journal) changed(cgroup string) {
+func (j *Journal) submit(cgroup string) {
 	j.unwritten[cgroup] = true
 	j.file.Submit(j.content)
 }
@@ -304,16 +304,16 @@ func (j *Journal) write(data []byte) error {
 // not: the write has failed, or ctx has ended. A disk that hangs is waited for once, and not again before it has answered.
 func (j *Journal) Wait(ctx context.Context) error {
 	j.mu.Lock()
-	noted := j.noted
+	noted := j.newest
 	j.mu.Unlock()
-	return writing(j.file.Await(ctx, noted))
+	return writeError(j.file.Await(ctx, noted))
 }
 
 // Stats are the file's.
 func (j *Journal) Stats() durable.Stats { return j.file.Stats() }
 
 // Flush waits until what was noted before is on the disk, or its write has failed.
-func (j *Journal) Flush(ctx context.Context) error { return writing(j.file.Flush().Wait(ctx)) }
+func (j *Journal) Flush(ctx context.Context) error { return writeError(j.file.Flush().Wait(ctx)) }
 
 // Close writes what is pending within ctx, and a file without lines of changes, which older releases read. On return nothing is written
 // any more, unless ctx ended first.
@@ -323,10 +323,10 @@ func (j *Journal) Close(ctx context.Context) error {
 		j.file.Submit(j.content)
 	}
 	j.mu.Unlock()
-	return writing(j.file.Close(ctx))
+	return writeError(j.file.Close(ctx))
 }
 
-func writing(err error) error {
+func writeError(err error) error {
 	if err != nil {
 		return fmt.Errorf("write the journal of written knobs: %w", err)
 	}

@@ -149,9 +149,9 @@ func TestJournalKnowsWhatTheKubeletWants(t *testing.T) {
 	}
 	wantWrites(t, entries(), a+"/cpuset.mems=", a+"/memory.high=", a+"/memory.low=", a+"/memory.min=4096", b+"/memory.high=", b+"/memory.low=max")
 
-	j.Wanted(a, map[string]string{"memory.min": "12288", "memory.low": "-1", "memory.high": "16384", "cpuset.mems": "1", "pids.max": "1"})
-	j.Wanted(b, map[string]string{"memory.min": "12288", "memory.low": "0"}) // memory.min is none of ours
-	j.Wanted("kubepods/pod2", map[string]string{"memory.min": "12288"})
+	j.SetRestore(a, map[string]string{"memory.min": "12288", "memory.low": "-1", "memory.high": "16384", "cpuset.mems": "1", "pids.max": "1"})
+	j.SetRestore(b, map[string]string{"memory.min": "12288", "memory.low": "0"}) // memory.min is none of ours
+	j.SetRestore("kubepods/pod2", map[string]string{"memory.min": "12288"})
 	want := []string{a + "/cpuset.mems=", a + "/memory.high=16384", a + "/memory.low=", a + "/memory.min=12288", b + "/memory.high=", b + "/memory.low="}
 	wantWrites(t, entries(), want...)
 	if err := j.Close(t.Context()); err != nil {
@@ -238,7 +238,7 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	j.prune(10, exists)
 	wantWrites(t, cgroups(), "kubepods")
 	j.Note(Entry{"kubepods/pod1/never", cgroup.MemoryHigh, "", ""})
-	clock = clock.Add(arrival + time.Second)
+	clock = clock.Add(creationLimit + time.Second)
 	j.prune(10, func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
 	j.prune(10, exists)
@@ -275,7 +275,7 @@ func TestWhatEndsLeavesTheJournal(t *testing.T) {
 
 	// A container that was seen and is gone.
 	n.do(t, func() error {
-		return errors.Join(n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{})), n.FinishAll(t.Context()))
+		return errors.Join(n.applyAll(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{})), n.WriteLate(t.Context()))
 	})
 	if err := os.RemoveAll(filepath.Join(n.Root(), runcA)); err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestWhatEndsLeavesTheJournal(t *testing.T) {
 	wantWrites(t, cgroups())
 	// A value of ours that is put back after the end is not taken for one of the kubelet's.
 	n.journal.End(podG)
-	n.do(t, func() error { return n.Update(t.Context(), nil, []string{podG}) })
+	n.do(t, func() error { return n.applyPart(t.Context(), nil, []string{podG}) })
 	want := []Entry{{"kubepods", cgroup.MemoryMin, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)

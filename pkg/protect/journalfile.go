@@ -31,7 +31,7 @@ type journalLine struct {
 	Restore map[cgroup.Knob]string `json:"restore,omitempty"`
 }
 
-func encodeJournal(cgroups map[string]journaled) []byte {
+func encodeJournal(cgroups map[string]journalRecord) []byte {
 	f := journalFile{Version: journalVersion, Cgroups: make([]journalLine, 0, len(cgroups))}
 	for _, cgroup := range slices.Sorted(maps.Keys(cgroups)) {
 		f.Cgroups = append(f.Cgroups, cgroups[cgroup].line(cgroup))
@@ -41,7 +41,7 @@ func encodeJournal(cgroups map[string]journaled) []byte {
 }
 
 // line is a cgroup's line; the zero value has none of our knobs any more.
-func (c journaled) line(dir string) journalLine {
+func (c journalRecord) line(dir string) journalLine {
 	restore := maps.Clone(c.knobs)
 	maps.DeleteFunc(restore, func(_ cgroup.Knob, text string) bool { return text == "" })
 	return journalLine{
@@ -57,8 +57,8 @@ func appendLine(data []byte, line journalLine) []byte {
 
 // decodeJournal reads the file. The error names the first thing in it that this release does not know; what it knows of
 // the rest is returned all the same, so that rollback can take it back.
-func decodeJournal(data []byte) (map[string]journaled, error) {
-	cgroups := make(map[string]journaled)
+func decodeJournal(data []byte) (map[string]journalRecord, error) {
+	cgroups := make(map[string]journalRecord)
 	var f journalFile
 	state, changes, _ := bytes.Cut(data, []byte{'\n'})
 	if json.Unmarshal(state, &f) != nil { // it is damaged, or has lines of its own
@@ -93,11 +93,11 @@ func decodeJournal(data []byte) (map[string]journaled, error) {
 }
 
 // decode makes what a line says known. The error is as decodeJournal's.
-func (line journalLine) decode(cgroups map[string]journaled) (unknown error) {
+func (line journalLine) decode(cgroups map[string]journalRecord) (unknown error) {
 	if !cgroup.Inside(line.Cgroup) {
 		return fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
 	}
-	c := journaled{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen}
+	c := journalRecord{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen}
 	for _, knob := range line.Knobs {
 		if !slices.Contains(knobs[:], knob) {
 			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))

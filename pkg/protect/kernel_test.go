@@ -55,11 +55,11 @@ func TestOnARealKernel(t *testing.T) {
 	p := New(Options{Tree: tree, Watcher: watcher, Journal: j})
 
 	// What is written is read again, rounded to pages, and that is no overwrite.
-	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, pod), Values: low(10_000_001)}})); err != nil {
+	if err := p.applyAll(t.Context(), Targets([]Pod{{Path: mustPod(t, pod), Values: low(10_000_001)}})); err != nil {
 		t.Fatal(err)
 	}
 	inside := cgroup.Target{Cgroup: container, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}
-	if err := errors.Join(p.Update(t.Context(), []cgroup.Target{inside}, nil), p.FinishAll(t.Context())); err != nil {
+	if err := errors.Join(p.applyPart(t.Context(), []cgroup.Target{inside}, nil), p.WriteLate(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	for dir, knob := range map[string]cgroup.Knob{"kubepods": cgroup.MemoryMin, "kubepods/burstable": cgroup.MemoryLow, pod: cgroup.MemoryLow} {

@@ -39,7 +39,7 @@ func (p *Protector) Migrations() map[string]Migration {
 	defer p.mu.Unlock()
 	all := map[string]Migration{}
 	for dir, r := range p.rows {
-		m, settled := &r.migration, r.parts[0].files[mems].settled()
+		m, settled := &r.migration, r.parts[0].files[mems].done()
 		m.Done = m.Done || settled && !m.Blocked // what is overwritten later has moved all the same
 		if m.Bytes > 0 && !(m.Blocked && settled) {
 			all[dir] = *m
@@ -61,7 +61,7 @@ func (p *Protector) isLate(dir string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.rows[dir]
-	return r != nil && (p.lanes[raises].late[r] || p.lanes[others].late[r] || !r.parts[0].files[mems].settled())
+	return r != nil && (p.lanes[raises].late[r] || p.lanes[others].late[r] || !r.parts[0].files[mems].done())
 }
 
 // NoteMigration has Migrations know what a runtime's write of a container's cpuset.mems moves.
@@ -75,7 +75,7 @@ func (p *Protector) NoteMigration(dir string, pages cgroup.Mapped, mems string) 
 
 // count has the kernel count the pages of a cgroup, which takes a while. Where they are moved however many there are, one read is
 // enough.
-func (p *Protector) count(ctx context.Context, dir string, unbounded bool) cgroupfs.Counted {
+func (p *Protector) countPages(ctx context.Context, dir string, unbounded bool) cgroupfs.Counted {
 	if unbounded {
 		mapped, err := p.tree.Mapped(dir)
 		return cgroupfs.Counted{Mapped: mapped, Err: err}

@@ -20,7 +20,7 @@ func migrating(t *testing.T) (n *node, apply func() []string) {
 	targets := Targets([]Pod{{Path: mustPod(t, podG), Containers: []Container{{Cgroup: runcA, Mems: "0"}}}})
 	return n, func() []string {
 		t.Helper()
-		return n.do(t, func() error { return errors.Join(n.Apply(t.Context(), targets), n.FinishAll(t.Context())) })
+		return n.do(t, func() error { return errors.Join(n.applyAll(t.Context(), targets), n.WriteLate(t.Context())) })
 	}
 }
 
@@ -29,7 +29,7 @@ func (n *node) look(t *testing.T) []string {
 	t.Helper()
 	return n.do(t, func() error {
 		_, err := n.Reconcile(t.Context())
-		return errors.Join(err, n.FinishAll(t.Context()))
+		return errors.Join(err, n.WriteLate(t.Context()))
 	})
 }
 
@@ -116,7 +116,7 @@ func TestPagesThatCannotBeCountedAreNotMoved(t *testing.T) {
 	n.overwrite(t, runcA+"/memory.numa_stat", "anon 1\n")
 	n.clearWrites()
 	targets := Targets([]Pod{{Path: mustPod(t, podG), Containers: []Container{{Cgroup: runcA, Mems: "0"}}}})
-	err := errors.Join(n.Apply(t.Context(), targets), n.FinishAll(t.Context()))
+	err := errors.Join(n.applyAll(t.Context(), targets), n.WriteLate(t.Context()))
 	if err == nil || !strings.Contains(err.Error(), `memory.numa_stat: line "anon 1"`) {
 		t.Errorf("the error is %v", err)
 	}
@@ -132,7 +132,7 @@ func TestMigrationOfACgroupInside(t *testing.T) {
 		n.overwriteAll(t, map[string]string{dir + "/cpuset.mems": "0-1", dir + "/memory.numa_stat": "anon N0=4096 N1=67108864\n"})
 	}
 	targets := Targets([]Pod{{Path: mustPod(t, podB), Containers: []Container{{Cgroup: crunB, Mems: "0"}}}})
-	wantWrites(t, n.do(t, func() error { return errors.Join(n.Apply(t.Context(), targets), n.FinishAll(t.Context())) }))
+	wantWrites(t, n.do(t, func() error { return errors.Join(n.applyAll(t.Context(), targets), n.WriteLate(t.Context())) }))
 	if diff := cmp.Diff(map[string]Migration{crunB: {Migration: moves, Blocked: true, At: n.clock}}, n.Migrations()); diff != "" {
 		t.Error(diff)
 	}

@@ -169,13 +169,13 @@ func (w *overlaps) overwrite(dir string) {
 
 // begin begins a pass.
 func (w *overlaps) begin(dir string) {
-	l := []scope{settling, periodic, checking, checkingHigh, raising}[w.rand.IntN(5)]
+	l := []scope{applying, periodic, checking, checkingHigh, raising}[w.rand.IntN(5)]
 	if w.fast != nil && !l.onlyHigh {
 		return // its plan would wait
 	}
 	s := w.compare(l, func() (rows []*row) {
 		for d, r := range w.rows {
-			if d == dir || l == periodic || l == settling {
+			if d == dir || l == periodic || l == applying {
 				rows = append(rows, r)
 			}
 		}
@@ -221,7 +221,7 @@ func (w *overlaps) goOn(i int) {
 	case !s.step.writes:
 		var counted cgroupfs.Counted
 		if s.turn {
-			counted = w.count(w.t.Context(), s.dir, s.scope.unbounded)
+			counted = w.countPages(w.t.Context(), s.dir, s.scope.unbounded)
 		}
 		s.step = w.nextStep(s.scope, s.change, s.turn, counted)
 		switch {
@@ -254,19 +254,19 @@ func (w *overlaps) drain() {
 		targets = append(targets, target)
 	}
 	ctx := w.t.Context()
-	w.must(w.Apply(ctx, targets))
-	w.must(w.FinishAll(ctx))
+	w.must(w.applyAll(ctx, targets))
+	w.must(w.WriteLate(ctx))
 	w.must(w.Check(ctx, w.dirs()...))
 	for range 2 {
 		_, err := w.Reconcile(ctx)
 		w.must(err)
-		w.must(w.FinishAll(ctx))
+		w.must(w.WriteLate(ctx))
 	}
 }
 
 func (w *overlaps) verify(walk int) {
 	for dir, target := range w.living {
-		if r := w.rows[dir]; r == nil || !r.settled() || r.any(func(f *file) bool { return f.aim == over }) {
+		if r := w.rows[dir]; r == nil || !r.done() || r.any(func(f *file) bool { return f.goal == dropped }) {
 			w.t.Fatalf("walk %d: %s is not settled: %+v", walk, dir, r)
 		}
 		for _, part := range w.rows[dir].parts {
@@ -281,7 +281,7 @@ func (w *overlaps) verify(walk int) {
 					w.t.Errorf("walk %d: %s of %s is %d, want %d", walk, knobs[i], part.dir, got, *want)
 				case want == nil && got != initial[i] && got%ourUnit == 0:
 					w.t.Errorf("walk %d: %s of %s has %d left, which is ours", walk, knobs[i], part.dir, got)
-				case part.files[i].writes != 0:
+				case part.files[i].pendingWrites != 0:
 					w.t.Errorf("walk %d: %s of %s has writes under way", walk, knobs[i], part.dir)
 				}
 			}
@@ -307,20 +307,20 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 			target := func(v uint64) []cgroup.Target {
 				return []cgroup.Target{{Cgroup: podG, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: minimum(v)}}
 			}
-			if err := n.Update(t.Context(), target(50), nil); err != nil {
+			if err := n.applyPart(t.Context(), target(50), nil); err != nil {
 				t.Fatal(err)
 			}
 			rows := func() []*row { return []*row{n.rows[podG]} }
 			if err := n.Desire(target(100), nil); err != nil {
 				t.Fatal(err)
 			}
-			older := n.compare(settling, rows)
+			older := n.compare(applying, rows)
 			older.stored = true // neither waits for the disk
 			todo := n.plan(older)
 			if err := n.Desire(target(200), nil); err != nil {
 				t.Fatal(err)
 			}
-			newer := n.compare(settling, rows)
+			newer := n.compare(applying, rows)
 			newer.stored = true
 			for i := range todo.writes {
 				w := &todo.writes[i]
@@ -330,8 +330,8 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 			}
 			n.record(older, todo.writes)
 			n.writeFast(t.Context(), newer)
-			if got := content(t, n.Tree, podG+"/memory.min"); got != "200" || !n.rows[podG].settled() {
-				t.Errorf("memory.min is %s, settled %t", got, n.rows[podG].settled())
+			if got := content(t, n.Tree, podG+"/memory.min"); got != "200" || !n.rows[podG].done() {
+				t.Errorf("memory.min is %s, settled %t", got, n.rows[podG].done())
 			}
 		})
 	}

@@ -15,39 +15,39 @@ import (
 
 // A scope says which files of cgroups a pass compares, and what it leaves.
 type scope struct {
-	unread    bool // no file of which it is known what it holds
-	atOnce    bool // without the delays of a series, and without a wait for the runtime
-	onlyHigh  bool // memory.high, and no other file
-	onlyHeard bool // files of which the kernel told or whose repair waits
-	onlyRaise bool // no slow file but a memory.high that goes up: the others are made late
-	unbounded bool // whatever memory a write moves
+	unread      bool // no file of which it is known what it holds
+	immediate   bool // without the delays of a series, and without a wait for the runtime
+	onlyHigh    bool // memory.high, and no other file
+	onlyDelayed bool // files of which the kernel told or whose repair waits
+	onlyRaise   bool // no slow file but a memory.high that goes up: the others are made late
+	unbounded   bool // whatever memory a write moves
 }
 
 var (
-	settling     = scope{unread: true}
+	applying     = scope{unread: true}
 	periodic     = scope{}
-	repairing    = scope{onlyHeard: true}
-	raising      = scope{atOnce: true, onlyHigh: true, onlyRaise: true}
-	checkingHigh = scope{atOnce: true, onlyHigh: true}
-	checking     = scope{atOnce: true}
-	starting     = scope{atOnce: true, unbounded: true}
+	repairing    = scope{onlyDelayed: true}
+	raising      = scope{immediate: true, onlyHigh: true, onlyRaise: true}
+	checkingHigh = scope{immediate: true, onlyHigh: true}
+	checking     = scope{immediate: true}
+	starting     = scope{immediate: true, unbounded: true}
 )
 
 // leaves reports whether a change is left to a late write: see lane.
-func (within scope) leaves(c change) bool {
-	return c.level == cgroup.LevelContainer && c.index >= high && (!within.atOnce || within.onlyRaise && !c.raises())
+func (within scope) postpones(c change) bool {
+	return c.level == cgroup.LevelContainer && c.index >= high && (!within.immediate || within.onlyRaise && !c.raises())
 }
 
 // pass is one look at rows, and what it has found.
 type pass struct {
 	scope
-	rows    []*row
-	changes []change
-	above   []error       // what failed above the containers
-	inside  []error       // what failed in them
-	missing uint64        // containers that do not hold what somebody should have written
-	next    time.Duration // until the first repair that waits; 0 where none does
-	stored  bool          // the journal's file was waited for, perhaps in vain
+	rows          []*row
+	changes       []change
+	ancestorErrs  []error       // what failed above the containers
+	containerErrs []error       // what failed in them
+	missing       uint64        // containers that do not hold what somebody should have written
+	next          time.Duration // until the first repair that waits; 0 where none does
+	stored        bool          // the journal's file was waited for, perhaps in vain
 }
 
 // change is a file that may have to be written.
@@ -55,9 +55,9 @@ type change struct {
 	*part
 	index int
 	// blind is set where the file could not be understood, and is written all the same.
-	blind bool
-	noted bool // the journal has it only because of this change
-	ready bool // the journal has it, and it was found due
+	unreadable   bool
+	newInJournal bool // the journal has it only because of this change
+	ready        bool // the journal has it, and it was found due
 }
 
 func (c change) file() *file { return &c.files[c.index] }
@@ -65,7 +65,7 @@ func (c change) file() *file { return &c.files[c.index] }
 func (c change) knob() cgroup.Knob { return knobs[c.index] }
 
 // due reports whether it has to be written.
-func (c change) due() bool { return c.file().toWrite() || c.file().toRead() && c.blind }
+func (c change) due() bool { return c.file().toWrite() || c.file().toRead() && c.unreadable }
 
 // lowers reports whether the change takes something away.
 func (c change) lowers() bool { f := c.file(); return f.known() && f.want < f.have }
@@ -74,7 +74,7 @@ func (c change) lowers() bool { f := c.file(); return f.known() && f.want < f.ha
 // values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
 // wrong. A container's memory.oom.group is the kubelet's, too. When the journal was lost, a value of ours is found; it is the one that is
 // desired.
-func (c change) before() string {
+func (c change) restoreText() string {
 	kubelets := c.level == cgroup.LevelPod && c.index != mems || c.index == oomGroup
 	if f := c.file(); kubelets && f.known() && (c.fresh || f.have != f.want) {
 		return c.knob().Format(f.have)
@@ -145,7 +145,7 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		switch {
 		case within.onlyHigh:
 			these = 1 << high
-		case within.onlyHeard:
+		case within.onlyDelayed:
 			these = p.delayed[r]
 		}
 		if these == allFiles && !within.unread {
@@ -157,22 +157,22 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		if p.delayed[r] == 0 {
 			delete(p.delayed, r)
 		}
-		if within.atOnce {
-			r.compare(within.onlyHigh)
+		if within.immediate {
+			r.runtimeWrote(within.onlyHigh)
 		}
-		if r.bare() {
+		if r.hasNoValues() {
 			p.watch(r.parts[0])
 		}
-		if !r.any(wants) || r.state == leaving && r.level == cgroup.LevelContainer && p.ended(r.cgroup) {
+		if !r.any(wants) || r.state == released && r.level == cgroup.LevelContainer && p.ended(r.cgroup) {
 			continue
 		}
 		p.findInner(r)
 		before := s.missing
-		for _, t := range r.parts {
-			p.watch(t)
-			for i := range t.files {
+		for _, part := range r.parts {
+			p.watch(part)
+			for i := range part.files {
 				if these&(1<<i) != 0 {
-					p.compareFile(s, change{part: t, index: i}, now)
+					p.compareFile(s, change{part: part, index: i}, now)
 				}
 			}
 		}
@@ -182,7 +182,7 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 }
 
 // wants reports whether such a file is looked at.
-func (within scope) wants(f *file) bool { return f.compared() && !(within.unread && f.settled()) }
+func (within scope) wants(f *file) bool { return f.compared() && !(within.unread && f.done()) }
 
 // compareFile compares one file.
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {
@@ -196,17 +196,17 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 			s.missing++
 		}
 		s.add(c.part, err)
-		c.blind = err != nil
+		c.unreadable = err != nil
 	}
 	wait := f.backoff.due.Sub(now)
 	switch {
 	case !c.due():
-	case wait > 0 && !s.unread && !s.atOnce && !c.blind:
+	case wait > 0 && !s.unread && !s.immediate && !c.unreadable:
 		p.delayed[c.row] |= 1 << c.index
 		if s.next == 0 || wait < s.next {
 			s.next = wait
 		}
-	case s.leaves(c):
+	case s.postpones(c):
 		p.postpone(c)
 	default:
 		s.changes = append(s.changes, c)
@@ -214,7 +214,7 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 }
 
 // read reads what a file holds. A cgroup that is not there is no error.
-func (p *Protector) read(c change, now time.Time) (surprise, error) {
+func (p *Protector) read(c change, now time.Time) (deviation, error) {
 	f := c.file()
 	value, err, fresh := uint64(0), error(nil), false
 	for !fresh {
@@ -227,7 +227,7 @@ func (p *Protector) read(c change, now time.Time) (surprise, error) {
 	}
 	if err != nil {
 		seen := f.known()
-		f.unreadable()
+		f.readFailed()
 		if !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
@@ -236,9 +236,9 @@ func (p *Protector) read(c change, now time.Time) (surprise, error) {
 		}
 		return none, nil
 	}
-	found := f.is(p.rounded(f, c.index, value), c.told())
+	found := f.observe(p.rounded(f, c.index, value), c.viaRuntime())
 	if found == externalChange {
-		f.backoff.hit(now)
+		f.backoff.add(now)
 		if !p.unconfirmed(c.row) { // until then systemd may write an older value of ours
 			p.countExternalChange(c)
 		}
@@ -248,21 +248,21 @@ func (p *Protector) read(c change, now time.Time) (surprise, error) {
 
 // readAgain reads a file whose content is not known any more since it was compared: another pass has written it, or failed to.
 func (p *Protector) readAgain(c *change) (err error) {
-	if c.file().toRead() && !c.blind {
+	if c.file().toRead() && !c.unreadable {
 		_, err = p.read(*c, p.now())
-		c.blind = err != nil
+		c.unreadable = err != nil
 	}
 	return err
 }
 
 // add adds an error about a cgroup; nil is none.
-func (s *pass) add(t *part, err error) {
+func (s *pass) add(part *part, err error) {
 	switch {
 	case err == nil:
-	case t.level == cgroup.LevelContainer:
-		s.inside = append(s.inside, err)
+	case part.level == cgroup.LevelContainer:
+		s.containerErrs = append(s.containerErrs, err)
 	default:
-		s.above = append(s.above, err)
+		s.ancestorErrs = append(s.ancestorErrs, err)
 	}
 }
 
@@ -282,16 +282,16 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 // writeFast writes the files of protection that are due now, unless something of the pass waits for the journal's file.
 func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, waits bool) {
 	if !s.onlyHigh {
-		if !p.takeTurn(ctx) {
-			p.giveUp(s, ctx.Err())
+		if !p.lockWrites(ctx) {
+			p.postponeAll(s, ctx.Err())
 			return nil, false
 		}
-		defer func() { <-p.writing }()
+		defer func() { <-p.writeSlot }()
 	}
 	todo := p.plan(s)
 	for i := range todo.writes {
 		if w := &todo.writes[i]; w.put {
-			p.put(w)
+			p.write(w)
 		}
 	}
 	p.record(s, todo.writes)
@@ -299,14 +299,14 @@ func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, wait
 }
 
 // takeTurn is false where another pass writes until ctx ends.
-func (p *Protector) takeTurn(ctx context.Context) bool {
+func (p *Protector) lockWrites(ctx context.Context) bool {
 	select {
-	case p.writing <- true:
+	case p.writeSlot <- true:
 		return true
 	default:
 	}
 	select {
-	case p.writing <- true:
+	case p.writeSlot <- true:
 		return true
 	case <-ctx.Done():
 		return false
@@ -314,24 +314,24 @@ func (p *Protector) takeTurn(ctx context.Context) bool {
 }
 
 // giveUp leaves what is due to the next pass.
-func (p *Protector) giveUp(s *pass, err error) {
+func (p *Protector) postponeAll(s *pass, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range s.changes {
 		if p.rows[c.cgroup] == c.row {
-			p.unsettled[c.row] = true
+			p.dirty[c.row] = true
 		}
 		s.add(c.part, err)
 	}
 }
 
 // hangs is the error of a write that is late.
-func (c change) hangs() error {
+func (c change) timeoutError() error {
 	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, WriteLimit)
 }
 
 // put makes a write. Where it is late, what comes of it is entered when it returns.
-func (p *Protector) put(w *planned) {
+func (p *Protector) write(w *planned) {
 	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
 		err := p.tree.Set(w.dir, w.knob(), w.value)
@@ -339,15 +339,15 @@ func (p *Protector) put(w *planned) {
 		case returned <- err:
 		case <-late:
 			_ = p.recordSlow(w.change, w.value, err) // it is tried again
-			p.leaveLate(w.change)
+			p.postponeIfDue(w.change)
 			p.slow.Delete(done)
 			close(done)
 		}
 	}()
 	select {
 	case w.err = <-returned:
-	case <-time.After(p.patience):
-		w.late, w.err = true, w.hangs()
+	case <-time.After(p.writeLimit):
+		w.late, w.err = true, w.timeoutError()
 		p.slow.Store(done, nil)
 		close(late)
 	}
@@ -367,7 +367,7 @@ func (p *Protector) plan(s *pass) (todo plan) {
 			continue
 		}
 		if c.ready = true; p.noteChange(*c) {
-			c.noted, waits = true, true
+			c.newInJournal, waits = true, true
 		}
 		raises = raises && c.raises()
 	}
@@ -379,14 +379,14 @@ func (p *Protector) plan(s *pass) (todo plan) {
 		f := c.file()
 		switch {
 		case !c.ready || !c.due():
-		case c.index < high && f.writes > 0: // it is looked at when that has returned
-			s.add(c.part, c.hangs())
+		case c.index < high && f.pendingWrites > 0: // it is looked at when that has returned
+			s.add(c.part, c.timeoutError())
 		case c.index >= high:
 			todo.slow = append(todo.slow, c)
 		default:
 			todo.writes = append(todo.writes, planned{change: c, value: f.want, put: !f.known() || f.have != f.want})
-			f.writes++
-			f.begin()
+			f.pendingWrites++
+			f.beginWrite()
 		}
 	}
 	return todo
@@ -401,28 +401,28 @@ func (p *Protector) record(s *pass, writes []planned) {
 			s.add(w.part, w.err)
 			continue
 		}
-		w.file().writes--
-		s.add(w.part, p.written(w.change, w.value, w.err))
+		w.file().pendingWrites--
+		s.add(w.part, p.recordWrite(w.change, w.value, w.err))
 	}
 }
 
 // written enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime
 // may write. A file that holds nothing of ours is not restored: another writer's value may be in it.
-func (p *Protector) written(c change, value uint64, err error) error {
+func (p *Protector) recordWrite(c change, value uint64, err error) error {
 	if err == nil {
-		if c.file().returned(value) {
-			p.tell(c)
+		if c.file().wrote(value) {
+			p.enqueue(c)
 		}
 		return nil
 	}
-	c.file().failed()
-	if c.noted && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
+	c.file().writeFailed()
+	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
 		p.journal.forget(c.cgroup, c.knob(), false)
 	}
 	switch {
 	case errors.Is(err, cgroupfs.ErrOwn):
 		if c.state == desired {
-			c.state = refused
+			c.state = runtimeOnly
 		}
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
@@ -433,10 +433,10 @@ func (p *Protector) written(c change, value uint64, err error) error {
 
 // noteChange enters a change in the journal, before it is made, and reports whether it was not there. A value that is put back is.
 func (p *Protector) noteChange(c change) bool {
-	if c.isInner() || c.file().aim == back {
+	if c.isInner() || c.file().goal == restoring {
 		return false
 	}
-	return p.note(Entry{Cgroup: c.cgroup, Knob: c.knob(), Unit: p.unit(c.row), Restore: c.before()})
+	return p.note(Entry{Cgroup: c.cgroup, Knob: c.knob(), Unit: p.unit(c.row), Restore: c.restoreText()})
 }
 
 // finish counts, and forgets what is restored.
@@ -444,11 +444,11 @@ func (p *Protector) finish(s *pass) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.repairs.Containers += s.missing
-	p.countFailures(s.inside)
+	p.countFailures(s.containerErrs)
 	for _, r := range s.rows {
 		p.forgetRestored(r)
-		if r.state == leaving && !p.left(r) && r.state == leaving { // it may be named again meanwhile
-			p.drop(r)
+		if r.state == released && !p.hasLeftovers(r) && r.state == released { // it may be named again meanwhile
+			p.removeRow(r)
 		}
 	}
 }
@@ -465,10 +465,10 @@ func (p *Protector) countFailures(failed []error) {
 }
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
-func (p *Protector) left(r *row) bool {
-	some := r.unclear || p.unconfirmed(r)
+func (p *Protector) hasLeftovers(r *row) bool {
+	some := r.innerUnknown || p.unconfirmed(r)
 	for _, f := range r.all() {
-		some = some || !f.settled() || f.writes > 0
+		some = some || !f.done() || f.pendingWrites > 0
 	}
 	return some && !p.ended(r.cgroup)
 }
@@ -478,20 +478,20 @@ func (p *Protector) left(r *row) bool {
 func (p *Protector) forgetRestored(r *row) {
 	for i := range knobs {
 		restored, atDefault := true, i != oomGroup && i != mems
-		for _, t := range r.parts {
-			f := &t.files[i]
+		for _, part := range r.parts {
+			f := &part.files[i]
 			atDefault = atDefault && f.want == initial[i]
-			restored = restored && f.knows == held && (f.aim == back || atDefault) && f.writes == 0
+			restored = restored && f.status == confirmed && (f.goal == restoring || atDefault) && f.pendingWrites == 0
 		}
-		if !restored || r.unclear || p.unconfirmed(r) {
+		if !restored || r.innerUnknown || p.unconfirmed(r) {
 			continue
 		}
 		if p.journal != nil {
 			p.journal.forget(r.cgroup, knobs[i], atDefault)
 		}
-		for _, t := range r.parts {
-			if f := &t.files[i]; f.aim == back {
-				f.confirm()
+		for _, part := range r.parts {
+			if f := &part.files[i]; f.goal == restoring {
+				f.restored()
 			}
 		}
 	}

@@ -17,8 +17,8 @@ type Options struct {
 	Journal *Journal          // nil: none is kept
 	Watcher *cgroupfs.Watcher // nil: repairs happen at Reconcile only
 	// Told, if set, receives what the watcher tells Run. It must not wait.
-	Told func(map[cgroupfs.Change]bool)
-	Log  logrus.FieldLogger
+	Changed func(map[cgroupfs.Change]bool)
+	Log     logrus.FieldLogger
 	// Migration is BoundMigration's.
 	Migration uint64
 	// PageSize is what the kernel rounds down to; 0 is the tree's.
@@ -31,34 +31,34 @@ type Options struct {
 //
 // A pass (pass.go) looks at cgroups and plans under mu, stores the journal's lines, writes without mu, and enters what came of it.
 type Protector struct {
-	tree    *cgroupfs.Tree
-	systemd queue
-	journal *Journal
-	heed    func(map[cgroupfs.Change]bool) // Options.Told
-	log     logrus.FieldLogger
-	page    uint64
-	now     func() time.Time
+	tree     *cgroupfs.Tree
+	systemd  queue
+	journal  *Journal
+	onChange func(map[cgroupfs.Change]bool) // Options.Told
+	log      logrus.FieldLogger
+	page     uint64
+	now      func() time.Time
 
-	writing  chan bool     // is full while somebody writes files of protection; taken before mu
-	patience time.Duration // WriteLimit
+	writeSlot  chan bool     // is full while somebody writes files of protection; taken before mu
+	writeLimit time.Duration // WriteLimit
 
-	mu         sync.Mutex        // held for no wait and no system call on a cgroup: see outside
-	watcher    *cgroupfs.Watcher // nil where the kernel tells of nothing
-	rows       map[string]*row
-	unsettled  map[*row]bool  // what Settle has to look at
-	delayed    map[*row]files // those of which the kernel told, or with a repair that waits
-	blind      bool           // a cgroup could not be watched, in the log
-	lanes      [2]*lane
-	migration  uint64 // most bytes of a running container that a write may move
-	repairs    Repairs
-	overwrites map[Overwrite]uint64
-	lines      map[Overwrite]time.Time // when such an overwrite was last logged
-	complaint  complaint
-	unwritable complaint // of containers
+	mu          sync.Mutex        // held for no wait and no system call on a cgroup: see outside
+	watcher     *cgroupfs.Watcher // nil where the kernel tells of nothing
+	rows        map[string]*row
+	dirty       map[*row]bool  // what Settle has to look at
+	delayed     map[*row]files // those of which the kernel told, or with a repair that waits
+	watchFailed bool           // a cgroup could not be watched, in the log
+	lanes       [2]*lane
+	migration   uint64 // most bytes of a running container that a write may move
+	repairs     Repairs
+	overwrites  map[Overwrite]uint64
+	lastLogged  map[Overwrite]time.Time // when such an overwrite was last logged
+	complaint   complaint
+	unwritable  complaint // of containers
 
-	wake  chan struct{} // Run has late writes to make
-	stale chan struct{} // it has delayed files to look at
-	slow  sync.Map      // channels that are closed when a slow write has returned
+	lateDue   chan struct{} // Run has late writes to make
+	repairDue chan struct{} // it has delayed files to look at
+	slow      sync.Map      // channels that are closed when a slow write has returned
 }
 
 // outside makes a system call on a cgroup without mu, which the runtime's events wait for. Its caller holds mu; rows and files may have
@@ -78,11 +78,11 @@ func (p *Protector) ended(dir string) (ended bool) {
 // New makes a Protector with an empty table.
 func New(o Options) *Protector {
 	p := &Protector{
-		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, heed: o.Told, log: o.Log, page: uint64(o.PageSize), now: o.Now,
+		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, onChange: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[*row]files), wake: make(chan struct{}, 1), stale: make(chan struct{}, 1), writing: make(chan bool, 1), patience: WriteLimit,
-		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
-		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
+		rows:      make(map[string]*row), delayed: make(map[*row]files), lateDue: make(chan struct{}, 1), repairDue: make(chan struct{}, 1), writeSlot: make(chan bool, 1), writeLimit: WriteLimit,
+		dirty: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
+		overwrites: make(map[Overwrite]uint64), lastLogged: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {
 		silent := logrus.New()

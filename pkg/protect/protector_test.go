@@ -93,7 +93,7 @@ func (n *node) apply(t testing.TB, pods map[string]memoryqos.Values) []string {
 		living = append(living, Pod{Path: mustPod(t, parent), Values: v})
 	}
 	n.clearWrites()
-	if err := n.Apply(t.Context(), Targets(living)); err != nil {
+	if err := n.applyAll(t.Context(), Targets(living)); err != nil {
 		t.Fatal(err)
 	}
 	return n.allWrites()
@@ -159,7 +159,7 @@ func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 	update := func(gone []string, targets ...cgroup.Target) []string {
 		t.Helper()
 		n.clearWrites()
-		if err := n.Update(t.Context(), targets, gone); err != nil {
+		if err := n.applyPart(t.Context(), targets, gone); err != nil {
 			t.Fatal(err)
 		}
 		return n.allWrites()
@@ -242,7 +242,7 @@ func TestARestartTakesBackWhatAnEarlierRunWrote(t *testing.T) {
 			for _, e := range test.entries {
 				n.journal.Note(e)
 			}
-			if err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podB), Fresh: test.fresh}})); err != nil {
+			if err := n.applyAll(t.Context(), Targets([]Pod{{Path: mustPod(t, podB), Fresh: test.fresh}})); err != nil {
 				t.Fatal(err)
 			}
 			wantWrites(t, n.allWrites(), test.writes...)
@@ -292,7 +292,7 @@ func TestTheJournalKnowsWhatAPodsFilesHeldBefore(t *testing.T) {
 			pod := Pod{Path: mustPod(t, podB), Values: low(4096), Fresh: test.fresh}
 			for _, bytes := range []uint64{4096, 12288} { // what is there then is ours
 				pod.Values = low(bytes)
-				if err := n.Apply(t.Context(), Targets([]Pod{pod})); err != nil {
+				if err := n.applyAll(t.Context(), Targets([]Pod{pod})); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -302,7 +302,7 @@ func TestTheJournalKnowsWhatAPodsFilesHeldBefore(t *testing.T) {
 			}
 			// Where the pod is to have nothing from us, 0 is not what the kubelet wants.
 			pod.Values = memoryqos.Values{}
-			if err := n.Apply(t.Context(), Targets([]Pod{pod})); err != nil {
+			if err := n.applyAll(t.Context(), Targets([]Pod{pod})); err != nil {
 				t.Fatal(err)
 			}
 			if left := n.journal.Entries(); len(left) > 0 != (test.want != "") {
@@ -317,7 +317,7 @@ func TestTheJournalKnowsWhatAPodsFilesHeldBefore(t *testing.T) {
 func TestTheJournalHasNoFileThatWasNotWritten(t *testing.T) {
 	n := newNode(t, nil, podG+"/memory.min")
 	targets := Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})
-	if err := n.Apply(t.Context(), targets); err == nil {
+	if err := n.applyAll(t.Context(), targets); err == nil {
 		t.Fatal("no error")
 	}
 	sums := []Entry{{Cgroup: "kubepods", Knob: cgroup.MemoryMin}}
@@ -325,7 +325,7 @@ func TestTheJournalHasNoFileThatWasNotWritten(t *testing.T) {
 		t.Error(diff)
 	}
 	file := filepath.Join(n.Root(), podG, "memory.min")
-	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("8192\n"), 0o644), n.Apply(t.Context(), targets)); err != nil {
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("8192\n"), 0o644), n.applyAll(t.Context(), targets)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(append(sums, Entry{Cgroup: podG, Knob: cgroup.MemoryMin, Restore: "8192"}), n.journal.Entries()); diff != "" {
@@ -353,7 +353,7 @@ func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
 
 func TestErrorsDoNotKeepTheOthersFromBeingWritten(t *testing.T) {
 	n := newNode(t, nil, podG+"/memory.min")
-	err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(10)}, {Path: mustPod(t, podB), Values: low(20)}}))
+	err := n.applyAll(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(10)}, {Path: mustPod(t, podB), Values: low(20)}}))
 	if err == nil || !strings.Contains(err.Error(), "read "+n.Root()+"/kubepods/podg/memory.min: is a directory") ||
 		!strings.Contains(err.Error(), `write "10" to `+n.Root()+"/kubepods/podg/memory.min: is a directory") {
 		t.Errorf("got %v", err)
@@ -373,7 +373,7 @@ func TestErrorsDoNotKeepTheOthersFromBeingWritten(t *testing.T) {
 	if len(n.log.AllEntries()) != 2 {
 		t.Errorf("an error that is back is worth a line; %d lines", len(n.log.AllEntries()))
 	}
-	if err := n.Apply(t.Context(), nil); err != nil {
+	if err := n.applyAll(t.Context(), nil); err != nil {
 		t.Errorf("nothing of ours is there: %v", err)
 	}
 	if got := content(t, n.Tree, "kubepods/memory.min"); got != "0" {
@@ -388,7 +388,7 @@ func TestWhatCannotBeTakenBackIsKeptInMind(t *testing.T) {
 	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Apply(t.Context(), nil); err == nil {
+	if err := n.applyAll(t.Context(), nil); err == nil {
 		t.Error("no error")
 	}
 	if n.rows[podG] == nil || len(n.journal.Entries()) != 1 {
@@ -564,7 +564,7 @@ func TestASystemdThatHangsHoldsNobody(t *testing.T) {
 		put(t, n.Root(), map[string]string{slice + "/": ""})
 		pods = append(pods, Pod{Path: mustPod(t, slice), Values: minimum(10)})
 	}
-	if err := n.Apply(t.Context(), Targets(pods)); err != nil {
+	if err := n.applyAll(t.Context(), Targets(pods)); err != nil {
 		t.Fatal(err)
 	}
 	<-u.began
@@ -689,7 +689,7 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 		u.taken()
 		target := cgroup.Target{Cgroup: dir, Level: cgroup.LevelContainer, Driver: driver, Values: values, Mems: mems}
 		return n.do(t, func() error {
-			return errors.Join(n.Update(t.Context(), []cgroup.Target{target}, nil), n.FinishAll(t.Context()))
+			return errors.Join(n.applyPart(t.Context(), []cgroup.Target{target}, nil), n.WriteLate(t.Context()))
 		})
 	}
 	wantWrites(t, set(crun, cgroup.Systemd, minimum(10), ""), crun+"/min=10", crun+"/container/min=10")
@@ -715,7 +715,7 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 func TestAContainerThatCannotBeWrittenFailsAlone(t *testing.T) {
 	n := newNode(t, nil, runcA+"/memory.min", crunB)
 	targets := containers(t, Container{Values: minimum(100)}, Container{Values: low(20)})
-	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }),
+	wantWrites(t, n.do(t, func() error { return n.applyAll(t.Context(), targets) }),
 		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", crunB+"/low=20")
 	if err := n.Check(t.Context(), runcA, crunB); err == nil || !strings.Contains(err.Error(), runcA+"/memory.min") {
 		t.Errorf("got %v", err)
@@ -728,10 +728,10 @@ func TestAContainerThatCannotBeWrittenFailsAlone(t *testing.T) {
 func TestAProtectorNeedsATreeOnly(t *testing.T) {
 	tree := makeTree(t, map[string]string{podG + "/": ""}, cgroupfs.Plain())
 	p := New(Options{Tree: tree})
-	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})); err != nil {
+	if err := p.applyAll(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Apply(t.Context(), nil); err != nil || content(t, tree, podG+"/memory.min") != "0" {
+	if err := p.applyAll(t.Context(), nil); err != nil || content(t, tree, podG+"/memory.min") != "0" {
 		t.Error(err)
 	}
 	p.Prune()

@@ -27,7 +27,7 @@ type queue struct {
 	flushing atomic.Int32 // callers that wait for the queue to be empty
 
 	// Protector.mu is held for these.
-	waiting   map[*row]*queued
+	waiting   map[*row]*unitValues
 	comparing bool          // the files of a unit that systemd has just confirmed
 	failures  int           // calls that failed since one was confirmed
 	err       error         // of the last call; nil where it was confirmed
@@ -36,7 +36,7 @@ type queue struct {
 }
 
 // queued is what systemd is to hold for one unit. Its values are not changed: newer ones are another queued.
-type queued struct {
+type unitValues struct {
 	unit     string
 	values   map[cgroup.Knob]uint64
 	failures int
@@ -55,9 +55,9 @@ func (p *Protector) startQueue(units Units) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.systemd = queue{
 		units: units, wake: make(chan struct{}, 1), stop: cancel, ended: make(chan struct{}),
-		waiting: make(map[*row]*queued), changed: make(chan struct{}),
+		waiting: make(map[*row]*unitValues), changed: make(chan struct{}),
 	}
-	go p.sendAlways(ctx)
+	go p.sendLoop(ctx)
 }
 
 // unit is the systemd unit that is to hold the values of a cgroup; "" where there are files only.
@@ -69,38 +69,38 @@ func (p *Protector) unit(r *row) string {
 }
 
 // tell has systemd receive the value of a file. The lock is held.
-func (p *Protector) tell(c change) {
+func (p *Protector) enqueue(c change) {
 	unit := p.unit(c.row)
 	if c.isInner() || unit == "" || property[c.knob()] == "" {
 		return
 	}
-	next := &queued{unit: unit, values: map[cgroup.Knob]uint64{}}
+	next := &unitValues{unit: unit, values: map[cgroup.Knob]uint64{}}
 	if before := p.systemd.waiting[c.row]; before != nil {
 		maps.Copy(next.values, before.values)
 		next.failures = before.failures
 	}
 	next.values[c.knob()] = c.file().want
 	p.systemd.waiting[c.row] = next
-	poke(p.systemd.wake)
+	signal(p.systemd.wake)
 }
 
 // remove takes a unit out. Protector.mu is held.
 func (q *queue) remove(r *row) {
 	if q.waiting[r] != nil {
 		delete(q.waiting, r)
-		q.hasChanged()
+		q.broadcast()
 	}
 }
 
 // hasChanged has those look again that flush.
-func (q *queue) hasChanged() {
+func (q *queue) broadcast() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
 // sendAlways sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
 // answer one call does not answer the next.
-func (p *Protector) sendAlways(ctx context.Context) {
+func (p *Protector) sendLoop(ctx context.Context) {
 	defer close(p.systemd.ended)
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -117,7 +117,7 @@ func (p *Protector) sendAlways(ctx context.Context) {
 		}
 		for p.sendNext(ctx) {
 		}
-		if pause = p.pause(); pause > 0 {
+		if pause = p.retryDelay(); pause > 0 {
 			retry.Reset(pause)
 		}
 	}
@@ -125,7 +125,7 @@ func (p *Protector) sendAlways(ctx context.Context) {
 
 // pause is how long to wait before the next try where nothing new comes; 0 where nothing waits. Units whose cgroups are gone, which
 // a systemd that answers nothing would otherwise keep, are taken out.
-func (p *Protector) pause() time.Duration {
+func (p *Protector) retryDelay() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &p.systemd
@@ -156,7 +156,7 @@ func (p *Protector) sendNext(ctx context.Context) bool {
 		return false
 	}
 	err := p.call(ctx, r.cgroup, values)
-	p.sent(ctx, r, values, err)
+	p.recordCall(ctx, r, values, err)
 	if err == nil {
 		p.compareConfirmed(r)
 	}
@@ -165,7 +165,7 @@ func (p *Protector) sendNext(ctx context.Context) bool {
 
 // nextUnit chooses the unit to send: those that failed come last, so that one that systemd refuses keeps no other waiting; and a
 // parent comes before its children, for systemd writes the values of a parent again when it changes a child.
-func (p *Protector) nextUnit() (next *row, values *queued) {
+func (p *Protector) nextUnit() (next *row, values *unitValues) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for r, q := range p.systemd.waiting {
@@ -179,7 +179,7 @@ func (p *Protector) nextUnit() (next *row, values *queued) {
 // call makes one call. A unit whose cgroup is gone receives nothing: systemd would load a slice of any name and keep a drop-in
 // for it. Where systemd does not know the unit, nothing can overwrite the file. A systemd that is not there may be executing
 // itself again, and then writes what it held before.
-func (p *Protector) call(ctx context.Context, dir string, to *queued) error {
+func (p *Protector) call(ctx context.Context, dir string, to *unitValues) error {
 	there, err := p.tree.Exists(dir)
 	if err != nil || !there {
 		return err
@@ -191,7 +191,7 @@ func (p *Protector) call(ctx context.Context, dir string, to *queued) error {
 }
 
 // sent enters what came of a call.
-func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error) {
+func (p *Protector) recordCall(ctx context.Context, r *row, values *unitValues, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &p.systemd
@@ -208,7 +208,7 @@ func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error)
 	default:
 		newest.failures = 0
 	}
-	q.hasChanged()
+	q.broadcast()
 	if err != nil && ctx.Err() == nil && q.logged.new(err, p.now()) {
 		p.log.WithError(err).WithField("units", len(q.waiting)).Warn("systemd has not confirmed properties of units: the cgroup files hold the values, and the call is repeated")
 	}
@@ -228,7 +228,7 @@ func (p *Protector) compareConfirmed(r *row) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.systemd.comparing = false
-	p.systemd.hasChanged()
+	p.systemd.broadcast()
 }
 
 // unconfirmed reports whether systemd may still write an older value into the files of a cgroup. The lock is held.
@@ -260,7 +260,7 @@ func (p *Protector) Flush(ctx context.Context) error {
 	defer q.flushing.Add(-1)
 	units, changed, _ := p.pending()
 	if units > 0 {
-		poke(q.wake)
+		signal(q.wake)
 	}
 	for units > 0 {
 		var err error
@@ -298,7 +298,7 @@ func (p *Protector) Close(ctx context.Context) error {
 }
 
 // poke has the receiver of a channel look for work.
-func poke(c chan<- struct{}) {
+func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // it will

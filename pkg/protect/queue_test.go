@@ -14,15 +14,15 @@ import (
 func TestAFlushEndsWithTheLastCgroup(t *testing.T) {
 	const dir = "kubepods.slice/kubepods-podg.slice"
 	p := New(Options{Tree: makeTree(t, map[string]string{dir + "/memory.min": "0\n"})})
-	r := p.add(dir, cgroup.LevelPod)
-	p.systemd.waiting, p.systemd.changed = map[*row]*queued{r: {}}, make(chan struct{}) // between two tries: nothing is sent
+	r := p.addRow(dir, cgroup.LevelPod)
+	p.systemd.waiting, p.systemd.changed = map[*row]*unitValues{r: {}}, make(chan struct{}) // between two tries: nothing is sent
 	flushed := make(chan error, 1)
 	go func() { flushed <- p.Flush(t.Context()) }()
 	waitFor(t, func() bool { return p.systemd.flushing.Load() > 0 })
 	if err := os.RemoveAll(filepath.Join(p.tree.Root(), dir)); err != nil {
 		t.Fatal(err)
 	}
-	if pause := p.pause(); pause != 0 {
+	if pause := p.retryDelay(); pause != 0 {
 		t.Errorf("the next try is in %s, and nothing waits", pause)
 	}
 	select {
@@ -42,7 +42,7 @@ func TestAUnitIsSentAfterTheOneThatFailedIsGone(t *testing.T) {
 	update := func(dir string) {
 		t.Helper()
 		target := cgroup.Target{Cgroup: dir, Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: minimum(10)}
-		if err := n.Update(t.Context(), []cgroup.Target{target}, nil); err != nil {
+		if err := n.applyPart(t.Context(), []cgroup.Target{target}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

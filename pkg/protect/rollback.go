@@ -25,7 +25,7 @@ type Action struct {
 	// From is what the file held, To what it holds afterwards.
 	From, To string
 	// Wanted says that To is what the kubelet wants in the file, and not the kernel's default.
-	Wanted bool
+	KubeletValue bool
 	// Gone says that the cgroup does not exist any more: nothing is left to do.
 	Gone bool
 	// Err is why it could not be done; such a knob stays in the journal.
@@ -56,7 +56,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 
 // restore puts one knob back.
 func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun bool) Action {
-	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), Wanted: e.Restore != ""}
+	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
 	there, err := t.Exists(e.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
 		return a

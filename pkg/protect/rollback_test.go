@@ -121,8 +121,8 @@ func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range actions {
-		if want := a.Cgroup != plainB || a.Knob != cgroup.MemoryHigh; a.Wanted != want {
-			t.Errorf("%s/%s to %s is said to be what the kubelet wants: %t", a.Cgroup, a.Knob, a.To, a.Wanted)
+		if want := a.Cgroup != plainB || a.Knob != cgroup.MemoryHigh; a.KubeletValue != want {
+			t.Errorf("%s/%s to %s is said to be what the kubelet wants: %t", a.Cgroup, a.Knob, a.To, a.KubeletValue)
 		}
 	}
 	for file, want := range map[string]string{

@@ -27,13 +27,13 @@ const (
 // It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
 // one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
 // left to Run. systemd receives all values afterwards.
-func (p *Protector) Settle(ctx context.Context) error {
-	s := p.run(ctx, settling, func() []*row {
-		rows := slices.Collect(maps.Keys(p.unsettled))
-		clear(p.unsettled)
+func (p *Protector) Apply(ctx context.Context) error {
+	s := p.run(ctx, applying, func() []*row {
+		rows := slices.Collect(maps.Keys(p.dirty))
+		clear(p.dirty)
 		return rows
 	})
-	return errors.Join(s.above...)
+	return errors.Join(s.ancestorErrs...)
 }
 
 // Reconcile reads what cgroups hold, compares with what is desired and repairs, where something failed before or the kernel does not tell of
@@ -46,7 +46,7 @@ func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 func (p *Protector) reconcile(ctx context.Context, within scope, rows func() []*row) (time.Duration, error) {
 	defer progress.Begin("the writer of cgroup files")()
 	s := p.run(ctx, within, rows)
-	return s.next, errors.Join(s.above...)
+	return s.next, errors.Join(s.ancestorErrs...)
 }
 
 // nextRows are the rows of the next Reconcile: of the pods and containers those that were not looked at for longest.
@@ -54,7 +54,7 @@ func (p *Protector) nextRows() (rows []*row) {
 	var many []*row
 	for _, r := range p.rows {
 		switch _, delayed := p.delayed[r]; {
-		case !delayed && r.rests() && p.now().Sub(r.compared) < comparePeriod:
+		case !delayed && r.idle() && p.now().Sub(r.compared) < comparePeriod:
 		case !delayed && !r.abovePods():
 			many = append(many, r)
 		default:
@@ -85,14 +85,14 @@ func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) e
 		}
 		return rows
 	})
-	return errors.Join(append(s.above, s.inside...)...)
+	return errors.Join(append(s.ancestorErrs, s.containerErrs...)...)
 }
 
 // repair looks at the files that were written, and at those with a repair that waits, so that the answer is the earliest of all.
 func (p *Protector) repair(ctx context.Context, told map[cgroupfs.Change]bool) (time.Duration, error) {
 	return p.reconcile(ctx, repairing, func() []*row {
 		for c := range told {
-			p.heard(c)
+			p.markChanged(c)
 		}
 		return slices.Collect(maps.Keys(p.delayed))
 	})
@@ -111,7 +111,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 		for ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
-			case <-p.wake:
+			case <-p.lateDue:
 				p.startLate(ctx, &finishing)
 			}
 		}
@@ -128,18 +128,18 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 			return
 		case <-ticker.C:
 			next, err = p.Reconcile(ctx)
-		case <-p.stale:
+		case <-p.repairDue:
 			next, err = p.repair(ctx, nil)
 		case <-delayed.C:
 			next, err = p.repair(ctx, nil)
 		case told, ok := <-changes:
 			if !ok {
 				changes = nil
-				p.goBlind()
+				p.stopWatching()
 				continue
 			}
-			if p.heed != nil {
-				p.heed(told)
+			if p.onChange != nil {
+				p.onChange(told)
 			}
 			next, err = p.repair(ctx, told)
 		}
@@ -174,7 +174,7 @@ func (p *Protector) Unwritable() (cgroups []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for dir, r := range p.rows {
-		if r.level == cgroup.LevelContainer && r.state == refused && r.any(func(f *file) bool { return f.toRead() || f.toWrite() }) {
+		if r.level == cgroup.LevelContainer && r.state == runtimeOnly && r.any(func(f *file) bool { return f.toRead() || f.toWrite() }) {
 			cgroups = append(cgroups, dir)
 		}
 	}

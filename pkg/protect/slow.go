@@ -15,7 +15,7 @@ import (
 // A lane has writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in each.
 type lane struct {
 	scope   scope
-	most    int           // running at a time; 0 is no bound
+	limit   int           // running at a time; 0 is no bound
 	late    map[*row]bool // they are to be made
 	running map[*row]bool // Run makes it now
 }
@@ -32,14 +32,14 @@ const (
 // CPU.
 const slowWrites = 8
 
-func newLane(within scope, most int) *lane {
-	return &lane{scope: within, most: most, late: make(map[*row]bool), running: make(map[*row]bool)}
+func newLane(within scope, limit int) *lane {
+	return &lane{scope: within, limit: limit, late: make(map[*row]bool), running: make(map[*row]bool)}
 }
 
 // start moves those to running that Run may make now. None is preferred.
 func (l *lane) start() (rows []*row) {
 	for r := range l.late {
-		if l.most > 0 && len(l.running) == l.most {
+		if l.limit > 0 && len(l.running) == l.limit {
 			break
 		}
 		if !l.running[r] { // otherwise it is looked at again when that is done
@@ -57,8 +57,8 @@ func (c change) raises() bool {
 	switch {
 	case c.index != high || c.level != cgroup.LevelContainer:
 		return false
-	case f.writes > 0:
-		return f.want > f.writing || f.want == f.writing && f.raising
+	case f.pendingWrites > 0:
+		return f.want > f.newestWrite || f.want == f.newestWrite && f.newestRaises
 	}
 	return f.known() && f.want > f.have
 }
@@ -70,11 +70,11 @@ func (p *Protector) postpone(c change) {
 		lane = p.lanes[raises]
 	}
 	lane.late[c.row] = true
-	poke(p.wake)
+	signal(p.lateDue)
 }
 
 // FinishAll makes all late writes now. Run does so as they come.
-func (p *Protector) FinishAll(ctx context.Context) error {
+func (p *Protector) WriteLate(ctx context.Context) error {
 	var errs []error
 	for _, dir := range p.takeLate() { // each as it is when its turn comes
 		errs = append(errs, p.Check(ctx, dir))
@@ -113,7 +113,7 @@ func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(l.running, r)
-	poke(p.wake)
+	signal(p.lateDue)
 }
 
 // writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
@@ -125,7 +125,7 @@ func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) err
 	go func() {
 		defer close(done)
 		defer p.slow.Delete(done)
-		err = p.hold(ctx, within, c)
+		err = p.writeUntilEqual(ctx, within, c)
 	}()
 	select {
 	case <-done:
@@ -137,19 +137,19 @@ func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) err
 
 // hold has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
 // waits for no other: which of two was written last is not known, and both look afterwards.
-func (p *Protector) hold(ctx context.Context, within scope, c change) error {
-	inTurn := false
+func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change) error {
+	hasSlot := false
 	for ctx.Err() == nil {
 		var pages cgroupfs.Counted
-		if inTurn && c.index == mems {
-			pages = p.count(ctx, c.dir, within.unbounded)
+		if hasSlot && c.index == mems {
+			pages = p.countPages(ctx, c.dir, within.unbounded)
 		}
-		switch next := p.nextStep(within, c, inTurn, pages); {
+		switch next := p.nextStep(within, c, hasSlot, pages); {
 		case next.waits:
 			select {
-			case c.turn <- true:
-				inTurn = true
-				defer func() { <-c.turn }()
+			case c.slowSlot <- true:
+				hasSlot = true
+				defer func() { <-c.slowSlot }()
 			case <-ctx.Done():
 			}
 		case next.writes:
@@ -160,7 +160,7 @@ func (p *Protector) hold(ctx context.Context, within scope, c change) error {
 			return next.err
 		}
 	}
-	p.leaveLate(c)
+	p.postponeIfDue(c)
 	return ctx.Err()
 }
 
@@ -172,7 +172,7 @@ type step struct {
 }
 
 // nextStep plans one write.
-func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs.Counted) step {
+func (p *Protector) nextStep(within scope, c change, hasSlot bool, pages cgroupfs.Counted) step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f, err := c.file(), p.readAgain(&c)
@@ -181,8 +181,8 @@ func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs
 	case !c.due():
 		return step{err: err}
 	case f.known() && f.have == f.want:
-		f.returned(f.want)
-		p.tell(c)
+		f.wrote(f.want)
+		p.enqueue(c)
 		return step{}
 	case p.noteChange(c): // the journal has forgotten it meanwhile: a new pass waits for its file
 		p.postpone(c)
@@ -191,19 +191,19 @@ func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs
 	case within.onlyRaise:
 		p.postpone(c)
 		return step{}
-	case !inTurn:
+	case !hasSlot:
 		return step{waits: true}
 	case c.index == mems:
 		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), within.unbounded)
 		if err != nil {
-			f.unreadable()
+			f.readFailed()
 		}
 		if !may {
 			return step{err: err} // what is blocked is decided again by Reconcile
 		}
 	}
-	f.writes, f.writing, f.raising = f.writes+1, f.want, raises
-	f.begin()
+	f.pendingWrites, f.newestWrite, f.newestRaises = f.pendingWrites+1, f.want, raises
+	f.beginWrite()
 	return step{writes: true, value: f.want}
 }
 
@@ -211,12 +211,12 @@ func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs
 func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.file().writes--
-	return p.written(c, value, err)
+	c.file().pendingWrites--
+	return p.recordWrite(c, value, err)
 }
 
 // leaveLate makes what is still due a late write.
-func (p *Protector) leaveLate(c change) {
+func (p *Protector) postponeIfDue(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f := c.file(); f.toRead() || f.toWrite() {

@@ -80,7 +80,7 @@ func (g *gates) count(text string) (sum int) {
 // desire gives a container a memory.high, and cpuset.mems where they are named.
 func (g *gates) desire(t *testing.T, container int, high uint64, mems string) {
 	t.Helper()
-	err := g.Update(t.Context(), []cgroup.Target{{
+	err := g.applyPart(t.Context(), []cgroup.Target{{
 		Cgroup: dirOf(container), Level: cgroup.LevelContainer, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: &high}, Mems: mems,
 	}}, nil)
 	if err != nil {
@@ -116,7 +116,7 @@ func TestARaiseWaitsForNoSlowWrite(t *testing.T) {
 	for _, container := range []int{raised, other} {
 		g.desire(t, container, 8192, "")
 	}
-	if err := g.FinishAll(t.Context()); err != nil {
+	if err := g.WriteLate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	g.run(t)
@@ -181,7 +181,7 @@ func TestTheEndWaitsForNoSlowWrite(t *testing.T) {
 	if err := g.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if !g.rows[dirOf(0)].settled() {
+	if !g.rows[dirOf(0)].done() {
 		t.Error("what came of the write is not known")
 	}
 	g.desire(t, 1, 4096, "") // nothing is written any more
@@ -206,12 +206,12 @@ func TestTheJournalKnowsAFileBeforeItIsWritten(t *testing.T) {
 		pod := fmt.Sprintf("kubepods/podg%d", i)
 		put(t, tree.Root(), map[string]string{pod + "/": ""})
 		targets := Targets([]Pod{{Path: mustPod(t, pod), Values: minimum(100)}})
-		if err := p.Update(t.Context(), targets, nil); err != nil {
+		if err := p.applyPart(t.Context(), targets, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(p.Update(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)}), nil),
-		p.FinishAll(t.Context())); err != nil {
+	if err := errors.Join(p.applyPart(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)}), nil),
+		p.WriteLate(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if early > 0 {

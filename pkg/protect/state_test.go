@@ -8,28 +8,28 @@ import (
 // A file keeps what must never be lost, in every state that events lead to.
 func TestAFileForgetsNothingOfOurs(t *testing.T) {
 	type state struct {
-		aim        aim
-		knows      knowledge
+		aim        goal
+		knows      status
 		ours       bool
 		want, have uint64
 	}
 	events := map[string]func(*file){
 		"desire": func(f *file) { f.desire(1, false) }, "desire another": func(f *file) { f.desire(2, true) },
-		"undesire": func(f *file) { f.undesire(0) }, "leave": (*file).leave,
-		"announce": (*file).announce, "compare": (*file).compare,
-		"read": func(f *file) { f.is(1, false) }, "read the default": func(f *file) { f.is(0, true) }, "unreadable": (*file).unreadable,
-		"begin": (*file).begin, "wrote": func(f *file) { f.returned(1) }, "wrote the default": func(f *file) { f.returned(0) }, "failed": (*file).failed,
-		"confirm": (*file).confirm, "end": func(f *file) { f.toward(over, unread) },
+		"undesire": func(f *file) { f.release(0) }, "leave": (*file).ignore,
+		"announce": (*file).awaitRuntime, "compare": (*file).runtimeWrote,
+		"read": func(f *file) { f.observe(1, false) }, "read the default": func(f *file) { f.observe(0, true) }, "unreadable": (*file).readFailed,
+		"begin": (*file).beginWrite, "wrote": func(f *file) { f.wrote(1) }, "wrote the default": func(f *file) { f.wrote(0) }, "failed": (*file).writeFailed,
+		"confirm": (*file).restored, "end": func(f *file) { f.setGoal(dropped, unread) },
 	}
 	seen := map[state]bool{}
 	var visit func(f file)
 	visit = func(f file) {
-		before := state{f.aim, f.knows, f.ours, f.want, f.have}
+		before := state{f.goal, f.status, f.owned, f.want, f.have}
 		if seen[before] {
 			return
 		}
 		seen[before] = true
-		ours := f.aim == back || f.aim == wanted && (f.ours || f.knows == begun || f.knows == announced)
+		ours := f.goal == restoring || f.goal == managed && (f.owned || f.status == firstWrite || f.status == runtimeWrites)
 		for event, happen := range events {
 			after := f
 			switch event { // what cannot happen
@@ -38,37 +38,37 @@ func TestAFileForgetsNothingOfOurs(t *testing.T) {
 					continue
 				}
 			case "begin":
-				if f.settled() || !f.compared() {
+				if f.done() || !f.compared() {
 					continue
 				}
 			case "confirm":
-				if f.aim != back || f.knows != held {
+				if f.goal != restoring || f.status != confirmed {
 					continue
 				}
 			case "desire", "desire another", "undesire", "announce":
-				if f.aim == over {
+				if f.goal == dropped {
 					continue
 				}
 			}
 			happen(&after)
 			is := func(names ...string) bool { return slices.Contains(names, event) }
 			switch {
-			case f.aim == over && after.aim != over:
+			case f.goal == dropped && after.goal != dropped:
 				t.Errorf("%s on %+v: the row has ended", event, before)
-			case ours && (after.aim == alone || after.aim == wanted && !after.ours && after.knows < begun && after.knows != announced) &&
-				!is("leave", "confirm", "end") && !(f.knows == begun && event == "failed"):
+			case ours && (after.goal == unmanaged || after.goal == managed && !after.owned && after.status < firstWrite && after.status != runtimeWrites) &&
+				!is("leave", "confirm", "end") && !(f.status == firstWrite && event == "failed"):
 				t.Errorf("%s on %+v leads to %+v, though a value of ours may be in the file", event, before, after)
-			case after.aim == alone && after.ours:
+			case after.goal == unmanaged && after.owned:
 				t.Errorf("%s on %+v leads to %+v, though nothing of ours is desired there", event, before, after)
-			case f.aim == wanted && !f.ours && f.known() && event == "undesire" && after.aim != alone:
+			case f.goal == managed && !f.owned && f.known() && event == "undesire" && after.goal != unmanaged:
 				t.Errorf("%s on %+v leads to %+v, though only others have written", event, before, after)
-			case f.aim == back && after.aim != back && !is("desire", "desire another", "confirm", "end"):
+			case f.goal == restoring && after.goal != restoring && !is("desire", "desire another", "confirm", "end"):
 				t.Errorf("%s on %+v leads to %+v, though the file has to go back", event, before, after)
-			case f.knows == announced && after.knows != announced && !is("compare", "leave", "end"):
+			case f.status == runtimeWrites && after.status != runtimeWrites && !is("compare", "leave", "end"):
 				t.Errorf("%s on %+v leads to %+v, though the runtime is about to write", event, before, after)
 			case is("failed", "unreadable") && after.known():
 				t.Errorf("%s on %+v leads to %+v, though nobody knows what it holds", event, before, after)
-			case after.known() && after.knows != differs && after.have != after.want:
+			case after.known() && after.status != differs && after.have != after.want:
 				t.Errorf("%s on %+v leads to %+v, though the file holds another value", event, before, after)
 			}
 			visit(after)

@@ -44,7 +44,7 @@ func TestOnARealSystemd(t *testing.T) {
 	j := openJournal(t, t.TempDir())
 	p := New(Options{Tree: tree, Units: u, Journal: j})
 	const value = 64 << 20
-	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, "kubepods-podg.slice"), Values: minimum(value)}})); err != nil {
+	if err := p.applyAll(t.Context(), Targets([]Pod{{Path: mustPod(t, "kubepods-podg.slice"), Values: minimum(value)}})); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Flush(t.Context()); err != nil {

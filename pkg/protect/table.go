@@ -17,17 +17,17 @@ import (
 
 // row is one cgroup of the table.
 type row struct {
-	cgroup    string
-	depth     int // of its path
-	level     string
-	driver    cgroup.Driver
-	fresh     bool // see Target
-	state     rowState
-	compared  time.Time // when a pass looked at all of its files last
-	parts     []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
-	unclear   bool      // whether there is one inside could not be read
-	turn      chan bool // is full while somebody makes slow writes
-	migration Migration // of a container
+	cgroup       string
+	depth        int // of its path
+	level        string
+	driver       cgroup.Driver
+	fresh        bool // see Target
+	state        rowState
+	compared     time.Time // when a pass looked at all of its files last
+	parts        []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
+	innerUnknown bool      // whether there is one inside could not be read
+	slowSlot     chan bool // is full while somebody makes slow writes
+	migration    Migration // of a container
 }
 
 // part is a cgroup with the values of a row.
@@ -39,7 +39,7 @@ type part struct {
 }
 
 // isInner reports whether it is the one inside.
-func (t *part) isInner() bool { return t != t.parts[0] }
+func (part *part) isInner() bool { return part != part.parts[0] }
 
 // knobs are the files of a part, in the order of part.files.
 var knobs = [...]cgroup.Knob{cgroup.MemoryOOMGroup, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
@@ -62,10 +62,10 @@ var initial = [...]uint64{
 }
 
 // wishes are values in the order of knobs; nil is none.
-type wishes [len(knobs)]*uint64
+type knobValues [len(knobs)]*uint64
 
-func wishesOf(v memoryqos.Values, nodes *string) (wishes, error) {
-	all := wishes{v.OOMGroup, v.Min, v.Low, v.High}
+func valuesOf(v memoryqos.Values, nodes *string) (knobValues, error) {
+	all := knobValues{v.OOMGroup, v.Min, v.Low, v.High}
 	if nodes == nil {
 		return all, nil
 	}
@@ -80,21 +80,21 @@ func wishesOf(v memoryqos.Values, nodes *string) (wishes, error) {
 type rowState uint8
 
 const (
-	desired  rowState = iota // a target names it
-	refused                  // one does, and the kernel lets the runtime alone write: see cgroupfs.ErrOwn
-	leaving                  // no target names it any more, and something of ours may be left
-	finished                 // it is not in the table any more
+	desired     rowState = iota // a target names it
+	runtimeOnly                 // one does, and the kernel lets the runtime alone write: see cgroupfs.ErrOwn
+	released                    // no target names it any more, and something of ours may be left
+	removed                     // it is not in the table any more
 )
 
 // told reports whether systemd holds what a file was read to hold: a container's was written by its runtime, through systemd.
-func (r *row) told() bool { return r.level == cgroup.LevelContainer }
+func (r *row) viaRuntime() bool { return r.level == cgroup.LevelContainer }
 
 // all goes through the files of a row.
 func (r *row) all() iter.Seq2[int, *file] {
 	return func(yield func(int, *file) bool) {
-		for _, t := range r.parts {
-			for i := range t.files {
-				if !yield(i, &t.files[i]) {
+		for _, part := range r.parts {
+			for i := range part.files {
+				if !yield(i, &part.files[i]) {
 					return
 				}
 			}
@@ -114,20 +114,20 @@ func (r *row) any(is func(*file) bool) bool {
 
 // rests reports whether nothing of it has to be looked at before the kernel tells of it. Nobody tells that kubepods is made again, which is
 // looked at like all cgroups above the pods.
-func (r *row) rests() bool {
+func (r *row) idle() bool {
 	if r.abovePods() {
 		return false
 	}
-	for _, t := range r.parts {
-		if !t.watched && (r.bare() || r.any((*file).compared)) {
+	for _, part := range r.parts {
+		if !part.watched && (r.hasNoValues() || r.any((*file).compared)) {
 			return false
 		}
 	}
-	return r.state == desired && !r.unclear && !r.any(func(f *file) bool { return f.compared() && !f.settled() })
+	return r.state == desired && !r.innerUnknown && !r.any(func(f *file) bool { return f.compared() && !f.done() })
 }
 
 // bare reports whether it is a pod without values. Its controllers have those of its containers.
-func (r *row) bare() bool {
+func (r *row) hasNoValues() bool {
 	return r.state == desired && r.level == cgroup.LevelPod && !r.any((*file).compared)
 }
 
@@ -144,7 +144,7 @@ func (p *Protector) DesireAll(targets []cgroup.Target) error {
 	}
 	for dir, r := range p.rows {
 		if !named[dir] {
-			p.unset(r)
+			p.release(r)
 		}
 	}
 	return p.setTargets(targets)
@@ -157,21 +157,21 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 	defer p.mu.Unlock()
 	for _, dir := range gone {
 		if r := p.rows[dir]; r != nil {
-			p.unset(r)
+			p.release(r)
 		}
 	}
 	return p.setTargets(targets)
 }
 
 // Written is what the journal says is ours, of cgroups that are there, and for cpuset.mems the NUMA nodes of the cgroup above.
-type Written struct {
+type Journaled struct {
 	entries []Entry
 	nodes   map[string]uint64
 }
 
 // Written looks at cgroups, and waits for them.
-func (p *Protector) Written() Written {
-	w := Written{nodes: map[string]uint64{}}
+func (p *Protector) Journaled() Journaled {
+	w := Journaled{nodes: map[string]uint64{}}
 	if p.journal == nil {
 		return w
 	}
@@ -193,7 +193,7 @@ func (p *Protector) Written() Written {
 // Abandon has nothing desired any more, as in a dry run, which keeps nothing right: what was written goes back to what was there before, as
 // after Rollback, and all else is left alone. Settle and FinishAll write it; until it is written it stays in the journal, and with that for
 // the next Abandon.
-func (p *Protector) Abandon(w Written) {
+func (p *Protector) RestoreAll(w Journaled) {
 	if p.journal == nil { // what was there before is not known
 		_ = p.DesireAll(nil) // has no target that could be wrong
 		return
@@ -206,16 +206,16 @@ func (p *Protector) Abandon(w Written) {
 		}
 	}
 	for dir, r := range p.rows {
-		r.state = leaving
+		r.state = released
 		for i, f := range r.all() {
 			if i == mems && w.nodes[dir] == 0 {
-				f.leave()
+				f.ignore()
 			} else {
-				p.giveBack(r, f, i, w.nodes[dir])
+				p.restoreFile(r, f, i, w.nodes[dir])
 			}
 		}
-		r.compare(false)
-		p.unsettled[r] = true
+		r.runtimeWrote(false)
+		p.dirty[r] = true
 	}
 }
 
@@ -233,58 +233,58 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	if t.Mems != "" {
 		nodes = &t.Mems
 	}
-	want, err := wishesOf(t.Values, nodes)
+	want, err := valuesOf(t.Values, nodes)
 	if err != nil {
 		return fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
 	}
 	if t.Level == cgroup.LevelContainer {
-		p.hasContainer(path.Dir(t.Cgroup))
+		p.keepPod(path.Dir(t.Cgroup))
 	}
 	r := p.rows[t.Cgroup]
 	if r == nil {
-		r = p.add(t.Cgroup, t.Level)
+		r = p.addRow(t.Cgroup, t.Level)
 	} else {
 		t.Seen = nil // the table has seen more since
 	}
 	r.level, r.driver, r.fresh = t.Level, t.Driver, t.Fresh
-	if r.state == leaving {
+	if r.state == released {
 		r.state = desired
 	}
-	p.set(r, want)
-	p.unsettled[r] = true
+	p.setValues(r, want)
+	p.dirty[r] = true
 	if t.ByRuntime {
-		p.announce(r)
+		p.awaitRuntime(r)
 		return nil
 	}
-	r.compare(false)
+	r.runtimeWrote(false)
 	if t.Seen != nil {
-		p.saw(r, *t.Seen)
+		p.observe(r, *t.Seen)
 		if p.watcher != nil { // which did not tell of it yet
 			p.delayed[r] = allFiles
-			poke(p.stale)
+			signal(p.repairDue)
 		}
 	}
 	return nil
 }
 
 // hasContainer has a row for a pod until that ends, also without values: see bare. One that was about to end is back.
-func (p *Protector) hasContainer(pod string) {
+func (p *Protector) keepPod(pod string) {
 	switch r := p.rows[pod]; {
 	case r == nil:
-		p.add(pod, cgroup.LevelPod)
-	case r.state == leaving:
+		p.addRow(pod, cgroup.LevelPod)
+	case r.state == released:
 		r.state = desired
-		p.unsettled[r] = true
+		p.dirty[r] = true
 	}
 }
 
 // saw enters what a container's files were read to hold.
-func (p *Protector) saw(r *row, seen cgroup.Seen) {
-	values, _ := wishesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
+func (p *Protector) observe(r *row, seen cgroup.Seen) {
+	values, _ := valuesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
 	for i, value := range values {
 		f := &r.parts[0].files[i]
-		if value != nil && f.compared() && f.aim != back { // systemd may not hold what goes back
-			f.is(p.rounded(f, i, *value), r.told())
+		if value != nil && f.compared() && f.goal != restoring { // systemd may not hold what goes back
+			f.observe(p.rounded(f, i, *value), r.viaRuntime())
 		}
 	}
 }
@@ -300,29 +300,29 @@ func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 // unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
 // gone, which the next pass finds. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it
 // claims is missing to the others of its pod, and its unit claims it again when systemd reloads.
-func (p *Protector) unset(r *row) {
-	r.state = leaving
-	p.set(r, wishes{})
-	r.compare(false)
-	p.unsettled[r] = true
+func (p *Protector) release(r *row) {
+	r.state = released
+	p.setValues(r, knobValues{})
+	r.runtimeWrote(false)
+	p.dirty[r] = true
 }
 
 // Unclaim has cgroups hold the kernel's defaults whose containers ended while nobody listened: the journal has them, and they are no
 // targets. On a node whose last pod ended these are kubepods and its QoS classes, too. The caller has just applied all targets.
-func (p *Protector) Unclaim(ctx context.Context) {
+func (p *Protector) RestoreEnded(ctx context.Context) {
 	if p.journal != nil {
-		_ = p.run(ctx, settling, p.unclaimedRows) // what fails is tried again by Reconcile, which reports it
+		_ = p.run(ctx, applying, p.endedRows) // what fails is tried again by Reconcile, which reports it
 	}
 }
 
 // unclaimedRows enters rows for cgroups that only the journal knows.
-func (p *Protector) unclaimedRows() (rows []*row) {
+func (p *Protector) endedRows() (rows []*row) {
 	for _, e := range p.journal.Entries() { // one for each file
 		if p.rows[e.Cgroup] != nil || p.ended(e.Cgroup) || p.rows[e.Cgroup] != nil {
 			continue
 		}
 		r := p.addEntry(e, cgroup.LevelOf(e.Cgroup))
-		p.unset(r)
+		p.release(r)
 		rows = append(rows, r)
 	}
 	return rows
@@ -330,7 +330,7 @@ func (p *Protector) unclaimedRows() (rows []*row) {
 
 // addEntry enters a row for what only the journal knows.
 func (p *Protector) addEntry(e Entry, level string) *row {
-	r := p.add(e.Cgroup, level)
+	r := p.addRow(e.Cgroup, level)
 	if e.Unit != "" {
 		r.driver = cgroup.Systemd
 	}
@@ -338,45 +338,45 @@ func (p *Protector) addEntry(e Entry, level string) *row {
 }
 
 // add enters a row.
-func (p *Protector) add(dir, level string) *row {
-	r := &row{cgroup: dir, depth: depth(dir), level: level, turn: make(chan bool, 1)}
+func (p *Protector) addRow(dir, level string) *row {
+	r := &row{cgroup: dir, depth: depth(dir), level: level, slowSlot: make(chan bool, 1)}
 	r.parts = []*part{{row: r, dir: dir}}
 	p.rows[dir] = r
 	return r
 }
 
 // drop removes a row. What is still heard of it changes nothing.
-func (p *Protector) drop(r *row) {
-	r.state = finished
+func (p *Protector) removeRow(r *row) {
+	r.state = removed
 	for _, f := range r.all() {
-		f.toward(over, unread)
+		f.setGoal(dropped, unread)
 	}
 	delete(p.rows, r.cgroup)
-	delete(p.unsettled, r)
+	delete(p.dirty, r)
 	delete(p.delayed, r)
 	for _, l := range p.lanes {
 		delete(l.late, r)
 	}
 	p.systemd.remove(r)
-	for _, t := range r.parts {
-		p.unwatch(t)
+	for _, part := range r.parts {
+		p.unwatch(part)
 	}
 	p.endIfGone(r)
 }
 
 // set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
-func (p *Protector) set(r *row, want wishes) {
+func (p *Protector) setValues(r *row, want knobValues) {
 	for i, f := range r.all() {
 		switch value := want[i]; {
 		case value != nil:
-			f.desire(*value, r.told())
+			f.desire(*value, r.viaRuntime())
 		case i == mems:
-			f.leave()
+			f.ignore()
 		case i == oomGroup:
-			p.giveBack(r, f, i, 0)
+			p.restoreFile(r, f, i, 0)
 		default:
-			if f.undesire(initial[i]); f.aim == alone && p.unrestored(r, i) {
-				f.toward(back, unread)
+			if f.release(initial[i]); f.goal == unmanaged && p.unrestored(r, i) {
+				f.setGoal(restoring, unread)
 			}
 		}
 	}
@@ -384,7 +384,7 @@ func (p *Protector) set(r *row, want wishes) {
 
 // giveBack has a file go back to what was there before ours, which the journal knows, or to the default. Otherwise it is not ours. nodes are
 // the default of cpuset.mems.
-func (p *Protector) giveBack(r *row, f *file, index int, nodes uint64) {
+func (p *Protector) restoreFile(r *row, f *file, index int, nodes uint64) {
 	before, written := "", false
 	if p.journal != nil && (index != oomGroup || r.level == cgroup.LevelContainer) {
 		before, written = p.journal.before(r.cgroup, knobs[index])
@@ -398,11 +398,11 @@ func (p *Protector) giveBack(r *row, f *file, index int, nodes uint64) {
 		if before != "" {
 			value, _ = knobs[index].Parse([]byte(before)) // it is restorable
 		}
-		if f.undesire(value); f.aim == alone {
-			f.toward(back, unread)
+		if f.release(value); f.goal == unmanaged {
+			f.setGoal(restoring, unread)
 		}
 	default:
-		f.leave()
+		f.ignore()
 	}
 }
 
@@ -419,19 +419,19 @@ func (p *Protector) unrestored(r *row, index int) bool {
 
 // announce has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
 // Its memory.oom.group may be the kubelet's.
-func (p *Protector) announce(r *row) {
+func (p *Protector) awaitRuntime(r *row) {
 	for i, f := range r.all() {
-		if f.announce(); f.aim == wanted && i != oomGroup && (i == mems || f.want != initial[i]) {
+		if f.awaitRuntime(); f.goal == managed && i != oomGroup && (i == mems || f.want != initial[i]) {
 			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r)})
 		}
 	}
 }
 
 // compare has the files compared that were left to the runtime, or memory.high alone.
-func (r *row) compare(onlyHigh bool) {
+func (r *row) runtimeWrote(onlyHigh bool) {
 	for i, f := range r.all() {
 		if !onlyHigh || i == high {
-			f.compare()
+			f.runtimeWrote()
 		}
 	}
 }
@@ -444,16 +444,16 @@ func (p *Protector) findInner(r *row) {
 	var leaves []string
 	var err error
 	p.outside(func() { leaves, err = p.tree.Leaves(r.cgroup) })
-	if r.state == finished || len(r.parts) > 1 {
+	if r.state == removed || len(r.parts) > 1 {
 		return
 	}
-	r.unclear = err != nil // looked for again as long as there is something to look at
+	r.innerUnknown = err != nil // looked for again as long as there is something to look at
 	for _, dir := range leaves[1:] {
 		inner := &part{row: r, dir: dir}
 		for i := range inner.files {
 			outer := &r.parts[0].files[i]
-			inner.files[i] = file{aim: outer.aim, knows: outer.knows, ours: outer.ours, want: outer.want}
-			inner.files[i].unreadable()
+			inner.files[i] = file{goal: outer.goal, status: outer.status, owned: outer.owned, want: outer.want}
+			inner.files[i].readFailed()
 		}
 		r.parts = append(r.parts, inner)
 	}
@@ -461,37 +461,37 @@ func (p *Protector) findInner(r *row) {
 
 // watch has the kernel tell of a cgroup, which may be yet to come, or another one of the same name. It precedes the first read, so that no
 // write between the two is missed.
-func (p *Protector) watch(t *part) {
+func (p *Protector) watch(part *part) {
 	watcher := p.watcher // the lock is given up below, and goBlind may come
-	if watcher == nil || t.watched && !t.abovePods() {
+	if watcher == nil || part.watched && !part.abovePods() {
 		return
 	}
-	t.watched = true // unless what is heard of it meanwhile says that it is another one
-	if above := p.rows[path.Dir(t.cgroup)]; t.level == cgroup.LevelContainer && above != nil {
+	part.watched = true // unless what is heard of it meanwhile says that it is another one
+	if above := p.rows[path.Dir(part.cgroup)]; part.level == cgroup.LevelContainer && above != nil {
 		p.watch(above.parts[0]) // whose controllers have the container's values
 	}
 	var err error
-	tell := p.heed != nil && !t.abovePods() // of what was changed before, which was told to nobody
+	tell := p.onChange != nil && !part.abovePods() // of what was changed before, which was told to nobody
 	p.outside(func() {
-		err = watcher.Watch(cgroupfs.Change{Cgroup: t.dir})
+		err = watcher.Watch(cgroupfs.Change{Cgroup: part.dir})
 		if err == nil && tell {
-			p.heed(map[cgroupfs.Change]bool{{Cgroup: t.dir}: true})
+			p.onChange(map[cgroupfs.Change]bool{{Cgroup: part.dir}: true})
 		}
 	})
 	if err != nil {
-		t.watched = false
-		if !errors.Is(err, fs.ErrNotExist) && !p.blind {
-			p.blind = true
+		part.watched = false
+		if !errors.Is(err, fs.ErrNotExist) && !p.watchFailed {
+			p.watchFailed = true
 			p.log.WithError(err).Warn("external changes of some cgroups are noticed by the periodic check only")
 		}
 	}
-	if t.state == finished {
-		p.unwatch(t)
+	if part.state == removed {
+		p.unwatch(part)
 	}
 }
 
 // Told are the cgroups of which the kernel tells while Run runs: of writes to their files, and of the ends of those right below.
-func (p *Protector) Told() map[string]bool {
+func (p *Protector) Watched() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	told := make(map[string]bool, len(p.rows))
@@ -502,27 +502,27 @@ func (p *Protector) Told() map[string]bool {
 }
 
 // goBlind says that the kernel tells of nothing any more.
-func (p *Protector) goBlind() {
+func (p *Protector) stopWatching() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watcher = nil
 	p.log.Warn("the kernel's events cannot be read any more: external changes are noticed by the periodic check only")
 	for _, r := range p.rows {
-		for _, t := range r.parts {
-			t.watched = false
+		for _, part := range r.parts {
+			part.watched = false
 		}
 	}
 }
 
 // unwatch ends the watch of a row that has ended, unless another one has its cgroup.
-func (p *Protector) unwatch(t *part) {
-	if p.watcher != nil && p.rows[t.cgroup] == nil {
-		p.watcher.Unwatch(cgroupfs.Change{Cgroup: t.dir})
+func (p *Protector) unwatch(part *part) {
+	if p.watcher != nil && p.rows[part.cgroup] == nil {
+		p.watcher.Unwatch(cgroupfs.Change{Cgroup: part.dir})
 	}
 }
 
 // heard enters which files are to be looked at because of a change.
-func (p *Protector) heard(c cgroupfs.Change) {
+func (p *Protector) markChanged(c cgroupfs.Change) {
 	r := p.rows[c.Cgroup]
 	if above := p.rows[path.Dir(c.Cgroup)]; r == nil && above != nil && above.level == cgroup.LevelContainer && path.Base(c.Cgroup) == "container" {
 		r = above // crun's
@@ -534,8 +534,8 @@ func (p *Protector) heard(c cgroupfs.Change) {
 		}
 	case r == nil:
 	case c.File == "":
-		for _, t := range r.parts {
-			t.watched = t.watched && t.dir != c.Cgroup // it may be another one
+		for _, part := range r.parts {
+			part.watched = part.watched && part.dir != c.Cgroup // it may be another one
 		}
 		p.delayed[r] = allFiles
 	case !c.Limits():
@@ -558,7 +558,7 @@ func (p *Protector) reset(dir string) (rows []*row) {
 	for _, r := range rows {
 		holds := 0
 		for i, f := range r.all() {
-			if r.level == cgroup.LevelContainer || f.aim != wanted || f.knows != held || i == mems || f.want == initial[i] {
+			if r.level == cgroup.LevelContainer || f.goal != managed || f.status != confirmed || i == mems || f.want == initial[i] {
 				continue
 			}
 			var value uint64

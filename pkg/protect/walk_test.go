@@ -86,7 +86,7 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 	}
 	t.Cleanup(func() { tree.Close() })
 	w.tree, w.protector = tree, New(Options{Tree: tree})
-	w.protector.patience = time.Hour // of a machine that is busy
+	w.protector.writeLimit = time.Hour // of a machine that is busy
 	return w
 }
 
@@ -285,7 +285,7 @@ func (w *walker) apply() {
 		}
 		pods = append(pods, pod)
 	}
-	if err := w.protector.Apply(w.t.Context(), Targets(pods)); err != nil {
+	if err := w.protector.applyAll(w.t.Context(), Targets(pods)); err != nil {
 		w.t.Fatal(err)
 	}
 }
