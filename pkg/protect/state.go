@@ -2,69 +2,68 @@ package protect
 
 import "time"
 
-// file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
+// file is one file of a row. Values are bytes, or a bit for each NUMA node.
 type file struct {
 	goal    goal
 	status  status
-	owned   bool // a value of ours is or was in it
+	owned   bool // it holds or held a value of this plugin
 	want    uint64
-	have    uint64 // where it is known
+	have    uint64 // valid if known
 	backoff backoff
 
-	changes       uint64 // events beside reads: what was read before one says nothing
-	pendingWrites int    // slow ones that have not returned
-	newestWrite   uint64 // what the newest of them writes
-	newestRaises  bool   // it is a raise
+	changes       uint64 // events except reads; a read that overlaps one is repeated
+	pendingWrites int    // writes that have not returned
+	newestWrite   uint64 // value of the newest slow write
+	newestRaises  bool   // that write raises memory.high
 
-	externalChanges uint64 // so often did another writer change it
+	externalChanges uint64 // by other writers
 }
 
-// An aim is what is to become of a file.
+// goal says what this plugin does with a file.
 type goal uint8
 
 const (
-	unmanaged goal = iota // no value is desired
-	managed               // a value is
-	restoring             // the kernel's default is to return, or what was there before
-	dropped               // its row has ended: what is still heard of the file changes nothing
+	unmanaged goal = iota // nothing
+	managed               // write the desired value
+	restoring             // write the kernel's default, or the value before this plugin's
+	dropped               // nothing: its row was removed, and later events change nothing
 )
 
-// knowledge is what is known of a file with an aim.
+// status says what is known of a file's content. The order matters: see known.
 type status uint8
 
 const (
-	unread        status = iota // what it holds is not known
-	runtimeWrites               // the runtime is about to write it
-	firstWrite                  // our first value is being written
-	differs                     // it holds another value than the desired, or systemd may
-	matches                     // it holds the desired value, which we have not written: systemd may not hold it
-	confirmed                   // it holds the desired value, and systemd does as well
+	unread        status = iota // unknown
+	runtimeWrites               // unknown: the runtime is about to write the file
+	firstWrite                  // the plugin's first value is being written
+	differs                     // the file holds another value than the desired one, or systemd may
+	matches                     // the file holds the desired value, not written by this plugin; systemd may hold another
+	confirmed                   // the file and systemd hold the desired value
 )
 
-// compared reports whether a pass over the cgroup reads the file.
+// compared reports whether a pass reads the file.
 func (f *file) compared() bool {
 	return (f.goal == managed || f.goal == restoring) && f.status != runtimeWrites
 }
 
-// settled reports whether there is nothing to do, now or later.
+// done reports whether nothing is left to do, now or later.
 func (f *file) done() bool { return f.goal == unmanaged || f.goal == dropped || f.status == confirmed }
 
-// known reports whether have is what the file was last seen to hold.
+// known reports whether have is valid.
 func (f *file) known() bool { return f.status >= differs }
 
-// toRead and toWrite report what is left to do: to read it, or to write the value, where the file holds it to systemd alone.
-func (f *file) toRead() bool  { return f.compared() && f.status == unread }
+func (f *file) toRead() bool { return f.compared() && f.status == unread }
+
+// toWrite reports whether the value must be written. If the file holds it already, only systemd must receive it.
 func (f *file) toWrite() bool { return f.compared() && f.status >= firstWrite && f.status != confirmed }
 
-// toward gives the file an aim.
-func (f *file) setGoal(aim goal, knows status) {
-	f.goal, f.status, f.owned = aim, knows, f.owned && aim != unmanaged
+func (f *file) setGoal(goal goal, status status) {
+	f.goal, f.status, f.owned = goal, status, f.owned && goal != unmanaged
 }
 
-// hold enters that the file and systemd hold what is desired.
 func (f *file) setConfirmed() { f.status, f.owned, f.backoff.due = confirmed, true, time.Time{} }
 
-// desire makes a value the desired one. told reports whether systemd holds what the file does.
+// desire sets the desired value. inSystemd reports whether systemd holds the file's value.
 func (f *file) desire(value uint64, inSystemd bool) {
 	f.changes++
 	f.want = value
@@ -77,11 +76,11 @@ func (f *file) desire(value uint64, inSystemd bool) {
 	}
 }
 
-// undesire has the file go back to a default, if a value of ours may be in it.
+// release restores the given value if the file may hold a value of this plugin.
 func (f *file) release(initial uint64) {
 	f.changes++
 	f.want = initial
-	there := f.status == confirmed && f.have == initial
+	restored := f.status == confirmed && f.have == initial
 	switch {
 	case f.goal != managed:
 		return
@@ -94,50 +93,50 @@ func (f *file) release(initial uint64) {
 	default:
 		f.setGoal(restoring, unread)
 	}
-	if there {
+	if restored {
 		f.setConfirmed()
 	}
 }
 
-// leave has no value desired, and no default return.
+// ignore ends the management of a file without restoring it.
 func (f *file) ignore() {
 	if f.changes++; f.goal == managed {
 		f.setGoal(unmanaged, unread)
 	}
 }
 
-// announce says that the runtime is about to write what is desired.
+// awaitRuntime leaves the file alone until runtimeWrote.
 func (f *file) awaitRuntime() {
 	if f.changes++; f.goal != unmanaged {
 		f.status = runtimeWrites
 	}
 }
 
-// compare says that the runtime should have written it.
+// runtimeWrote lets passes compare a file that the runtime should have written.
 func (f *file) runtimeWrote() {
 	if f.changes++; f.status == runtimeWrites {
 		f.status, f.owned = unread, true
 	}
 }
 
-// A surprise is what a read may show.
+// deviation is an unexpected value that a read found.
 type deviation uint8
 
 const (
 	none           deviation = iota
-	missing                  // the file does not hold what somebody should have written
-	externalChange           // another writer changed it
+	missing                  // a desired value that should have been written is not there
+	externalChange           // another writer changed the file
 )
 
-// is enters what a file that is compared was read to hold. told reports whether systemd holds the same.
-func (f *file) observe(value uint64, inSystemd bool) (s deviation) {
+// observe records a read of a file that is compared. inSystemd reports whether systemd holds the same value.
+func (f *file) observe(value uint64, inSystemd bool) (found deviation) {
 	f.have = value
 	switch {
 	case value != f.want:
 		if f.status == confirmed {
-			s = externalChange
+			found = externalChange
 		} else if f.status == unread && f.goal == managed {
-			s = missing
+			found = missing
 		}
 		if f.status != firstWrite {
 			f.status = differs
@@ -151,46 +150,46 @@ func (f *file) observe(value uint64, inSystemd bool) (s deviation) {
 	case f.status != firstWrite:
 		f.status = matches
 	}
-	return s
+	return found
 }
 
-// unreadable enters that a file could not be read.
+// readFailed records a failed read.
 func (f *file) readFailed() {
 	if f.known() {
 		f.status = unread
 	}
 }
 
-// begin enters that a write begins.
+// beginWrite records that a write begins.
 func (f *file) beginWrite() {
 	if f.changes++; f.goal == managed && !f.owned {
 		f.status = firstWrite
 	}
 }
 
-// returned enters that a value was written, and reports whether it is the desired one.
+// wrote records a finished write, and reports whether its value is still the desired one.
 func (f *file) wrote(value uint64) bool {
 	f.changes++
-	switch {
-	case !f.compared():
-	case value == f.want:
-		f.have = value
-		f.setConfirmed()
-		return true
-	default:
-		f.status, f.owned = unread, true
+	if !f.compared() {
+		return false
 	}
-	return false
+	if value != f.want {
+		f.status, f.owned = unread, true
+		return false
+	}
+	f.have = value
+	f.setConfirmed()
+	return true
 }
 
-// failed enters that a write has failed.
+// writeFailed records a failed write.
 func (f *file) writeFailed() {
 	if f.changes++; f.compared() {
 		f.status = unread
 	}
 }
 
-// confirm says that nothing can overwrite the default any more to which the file went back.
+// restored records that the file holds the value to restore and nothing can overwrite it any more.
 func (f *file) restored() {
 	f.changes++
 	f.setGoal(unmanaged, unread)

@@ -15,11 +15,11 @@ func TestAFileForgetsNothingOfOurs(t *testing.T) {
 	}
 	events := map[string]func(*file){
 		"desire": func(f *file) { f.desire(1, false) }, "desire another": func(f *file) { f.desire(2, true) },
-		"undesire": func(f *file) { f.release(0) }, "leave": (*file).ignore,
-		"announce": (*file).awaitRuntime, "compare": (*file).runtimeWrote,
+		"release": func(f *file) { f.release(0) }, "leave": (*file).ignore,
+		"await the runtime": (*file).awaitRuntime, "compare": (*file).runtimeWrote,
 		"read": func(f *file) { f.observe(1, false) }, "read the default": func(f *file) { f.observe(0, true) }, "unreadable": (*file).readFailed,
 		"begin": (*file).beginWrite, "wrote": func(f *file) { f.wrote(1) }, "wrote the default": func(f *file) { f.wrote(0) }, "failed": (*file).writeFailed,
-		"confirm": (*file).restored, "end": func(f *file) { f.setGoal(dropped, unread) },
+		"restored": (*file).restored, "end": func(f *file) { f.setGoal(dropped, unread) },
 	}
 	seen := map[state]bool{}
 	var visit func(f file)
@@ -41,11 +41,11 @@ func TestAFileForgetsNothingOfOurs(t *testing.T) {
 				if f.done() || !f.compared() {
 					continue
 				}
-			case "confirm":
+			case "restored":
 				if f.goal != restoring || f.status != confirmed {
 					continue
 				}
-			case "desire", "desire another", "undesire", "announce":
+			case "desire", "desire another", "release", "await the runtime":
 				if f.goal == dropped {
 					continue
 				}
@@ -56,13 +56,13 @@ func TestAFileForgetsNothingOfOurs(t *testing.T) {
 			case f.goal == dropped && after.goal != dropped:
 				t.Errorf("%s on %+v: the row has ended", event, before)
 			case ours && (after.goal == unmanaged || after.goal == managed && !after.owned && after.status < firstWrite && after.status != runtimeWrites) &&
-				!is("leave", "confirm", "end") && !(f.status == firstWrite && event == "failed"):
+				!is("leave", "restored", "end") && !(f.status == firstWrite && event == "failed"):
 				t.Errorf("%s on %+v leads to %+v, though a value of ours may be in the file", event, before, after)
 			case after.goal == unmanaged && after.owned:
 				t.Errorf("%s on %+v leads to %+v, though nothing of ours is desired there", event, before, after)
-			case f.goal == managed && !f.owned && f.known() && event == "undesire" && after.goal != unmanaged:
+			case f.goal == managed && !f.owned && f.known() && event == "release" && after.goal != unmanaged:
 				t.Errorf("%s on %+v leads to %+v, though only others have written", event, before, after)
-			case f.goal == restoring && after.goal != restoring && !is("desire", "desire another", "confirm", "end"):
+			case f.goal == restoring && after.goal != restoring && !is("desire", "desire another", "restored", "end"):
 				t.Errorf("%s on %+v leads to %+v, though the file has to go back", event, before, after)
 			case f.status == runtimeWrites && after.status != runtimeWrites && !is("compare", "leave", "end"):
 				t.Errorf("%s on %+v leads to %+v, though the runtime is about to write", event, before, after)
