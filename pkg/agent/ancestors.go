@@ -20,7 +20,7 @@ import (
 type ancestors struct {
 	desiring sync.Mutex    // its holder has the newest values desired; nothing under it waits
 	slot     chan struct{} // holds one token; its holder writes
-	hanging  atomic.Int32  // those that have not returned within settleLimit
+	hanging  atomic.Int32  // those that have not returned within applyLimit
 }
 
 func newAncestors() ancestors {
@@ -60,10 +60,10 @@ func (a *Agent) protect(ctx context.Context) (desired bool) {
 	return true
 }
 
-// mostHanging bounds them: each keeps a thread.
+// maxHanging bounds them: each keeps a thread.
 const maxHanging = 8
 
-// settleLimit is how long the others wait for one that writes. A kernel takes a thousandth of it, unless something is wrong.
+// applyLimit is how long the others wait for one that writes. A kernel takes a thousandth of it, unless something is wrong.
 const applyLimit = 2 * protect.WriteLimit
 
 var errNoAnswer = fmt.Errorf("a cgroup has not answered within %v", applyLimit)
@@ -78,7 +78,7 @@ func (a *Agent) restoreFiles(ctx context.Context) (err error) {
 	return err
 }
 
-// abandon has nothing desired any more in a dry run, which does not end meanwhile.
+// desireNothing has nothing desired any more in a dry run, which does not end meanwhile.
 func (a *Agent) desireNothing(written protect.Journaled) bool {
 	defer a.configuring()()
 	if !a.dryRun() {
@@ -121,7 +121,7 @@ func (o *ancestors) take(ctx context.Context) bool {
 	}
 }
 
-// takeFiles takes what is to be written.
+// takeTargets takes what is to be written.
 func (a *Agent) takeTargets() (targets []cgroup.Target, ended []string, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -52,5 +52,5 @@ func (a *Agent) Counters() Counters {
 	return counted
 }
 
-// Overwritten counts other writers' writes among Overwrites to the cgroups above the containers that are there now, by file.
+// OverwritesByFile counts other writers' writes among Overwrites to the cgroups above the containers that are there now, by file.
 func (a *Agent) OverwritesByFile() map[protect.File]uint64 { return a.protector.OverwritesByFile() }

@@ -139,7 +139,7 @@ func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 	}
 }
 
-// note has the journal know which container files are going to be written, before they are.
+// noteInJournal has the journal know which container files are going to be written, before they are.
 func (a *Agent) noteInJournal(effects ledger.Effects) {
 	for _, w := range effects.Journal {
 		for file := range w.Adjustment.Unified {
@@ -165,10 +165,10 @@ func (a *Agent) saveJournal(ctx context.Context) {
 // slowDisk is how long a decision may be on its way to the disk before the checkpoint counts as failing.
 const slowDisk = 10 * time.Second
 
-// graceOfHanging is how long a decision waits for a disk that hangs.
+// hangingWait is how long a decision waits for a disk that hangs.
 const hangingWait = 50 * time.Millisecond
 
-// stored waits until the state file has a decision. A disk that fails degrades readiness and does not stop the container, and one that is
+// waitStored waits until the state file has a decision. A disk that fails degrades readiness and does not stop the container, and one that is
 // slow has half of the time that the runtime waits. Under the failure policy Fail it has all of it, and a container is not created
 // before its decision is safe: the kubelet's next try finds the decision made. One that hangs counts as failing after slowDisk.
 func (a *Agent) waitStored(ctx context.Context, ticket checkpoint.Ticket) error {
@@ -198,7 +198,7 @@ func (a *Agent) waitStored(ctx context.Context, ticket checkpoint.Ticket) error 
 	return nil
 }
 
-// hangs reports whether the state file has been on its way to the disk for too long.
+// stateFileHangs reports whether the state file has been on its way to the disk for too long.
 func (a *Agent) stateFileHangs() bool { return a.hanging(a.writer.Stats()) }
 
 // logDecision logs what was decided for a container, one line.

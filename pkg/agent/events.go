@@ -140,7 +140,7 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	return &effects.Answer, nil
 }
 
-// aboveLater is when Run writes the cgroups above a new container, whose start waits for them: the runtime takes longer to make it, and
+// ancestorsDelay is when Run writes the cgroups above a new container, whose start waits for them: the runtime takes longer to make it, and
 // sooner, Run would take the processor from the answer.
 const ancestorsDelay = 10 * time.Millisecond
 

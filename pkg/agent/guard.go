@@ -44,7 +44,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	return nil
 }
 
-// written has a container's memory.high written, and reports an error where it does not hold what is desired.
+// writeHigh has a container's memory.high written, and reports an error where it does not hold what is desired.
 func (a *Agent) writeHigh(ctx context.Context, id string) error {
 	at, lives := a.place(id)
 	if !lives {

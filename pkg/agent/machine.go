@@ -12,7 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// hardware is the machine as it was read last.
+// currentMachine is the machine as it was read last.
 func (a *Agent) currentMachine() machine.Machine {
 	a.mu.Lock()
 	defer a.mu.Unlock()

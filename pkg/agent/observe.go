@@ -39,7 +39,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	a.followMachine(ctx)
 }
 
-// lookAt looks whether cgroups are there, and reads limits.
+// observePlaces looks whether cgroups are there, and reads limits.
 func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
 	if len(places) > 0 {
 		a.endGone(places)
@@ -51,10 +51,10 @@ func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
 	}
 }
 
-// toldPause is how long what the kernel tells is collected: a container's end comes with several changes, and mostly with an event of the runtime.
+// changeDelay is how long what the kernel tells is collected: a container's end comes with several changes, and mostly with an event of the runtime.
 const changeDelay = 100 * time.Millisecond
 
-// hear takes what the kernel tells of cgroups.
+// noteChanges takes what the kernel tells of cgroups.
 func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -70,7 +70,7 @@ func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
 	}
 }
 
-// lookTold looks at the pods and containers whose cgroups inotify reported: their limit was written, or they were made or removed.
+// readChanged looks at the pods and containers whose cgroups inotify reported: their limit was written, or they were made or removed.
 func (a *Agent) readChanged(ctx context.Context) {
 	a.mu.Lock()
 	places := a.ledger.PlacesOf(a.outbox.changed)
@@ -88,7 +88,7 @@ func (a *Agent) place(id string) (ledger.Place, bool) {
 	return a.ledger.Place(id)
 }
 
-// lookDue reads the limits of the containers of which the ledger wants to know.
+// readDueLimits reads the limits of the containers of which the ledger wants to know.
 func (a *Agent) readDueLimits(ctx context.Context) {
 	a.mu.Lock()
 	places := a.outbox.limits
@@ -102,7 +102,7 @@ func (a *Agent) readDueLimits(ctx context.Context) {
 	}
 }
 
-// look reads the memory.max of a container or a pod. All other files hold what is desired, whoever wrote it; this one says what the
+// readLimit reads the memory.max of a container or a pod. All other files hold what is desired, whoever wrote it; this one says what the
 // runtime did.
 func (a *Agent) readLimit(at ledger.Place) {
 	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // else it is gone, or will be looked at again

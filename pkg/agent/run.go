@@ -83,7 +83,7 @@ func (a *Agent) work(ctx context.Context) {
 	a.protect(ctx)
 }
 
-// undoing restores files in a dry run once the runtime may have written what was ours before, which its record still has.
+// restoreLoop restores files in a dry run once the runtime may have written what was ours before, which its record still has.
 func (a *Agent) restoreLoop(ctx context.Context) {
 	for {
 		select {
@@ -95,7 +95,7 @@ func (a *Agent) restoreLoop(ctx context.Context) {
 	}
 }
 
-// protection runs the protector's own loop, which a dry run must not have.
+// protectorLoop runs the protector's own loop, which a dry run must not have.
 type protectorLoop struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -137,7 +137,7 @@ func (a *Agent) podChanged(answer pods.Answer) {
 	a.poke()
 }
 
-// ask asks the sources for the pods that were found by Synchronize, which has no time to wait for them. From the question
+// askProviders asks the sources for the pods that were found by Synchronize, which has no time to wait for them. From the question
 // on they report each pod's changes.
 func (a *Agent) askProviders(ctx context.Context) {
 	a.mu.Lock()

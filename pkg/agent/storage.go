@@ -58,7 +58,7 @@ func (a *Agent) hanging(stats durable.Stats) bool {
 	return stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk
 }
 
-// trouble says why a file is not written; "" where it is.
+// failure says why a file is not written; "" where it is.
 func (a *Agent) failure(file storedFile) string {
 	switch {
 	case file.unusable != "":
@@ -102,7 +102,7 @@ func (a *Agent) logStorage() {
 	}
 }
 
-// storage is the condition of the state folder's files.
+// storageCondition is the condition of the state folder's files.
 func (a *Agent) storageCondition(view *ledger.View) ledger.Condition {
 	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
 	var all []string

@@ -11,7 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
-// picture is the shared part of the views of one generation.
+// sharedView is the shared part of the views of one generation.
 type sharedView struct {
 	ledger.View
 	sort   sync.Once   // sorts the pods: a thousand take longer than a decision
@@ -49,7 +49,7 @@ func (a *Agent) Outcome(pod, container string) ledger.Outcome {
 	return a.ledger.Outcome(pod, container)
 }
 
-// show takes what the ledger shows now. The lock is held.
+// updateView takes what the ledger shows now. The lock is held.
 func (a *Agent) updateView(shown ledger.View) {
 	if !sameView(shown, a.shared.source) {
 		before := a.shared.Generation

@@ -43,7 +43,7 @@ type File struct {
 	Knob   cgroup.Knob
 }
 
-// Overwritten counts how often another writer changed the files of the cgroups above the containers that are in the table: what
+// OverwritesByFile counts how often another writer changed the files of the cgroups above the containers that are in the table: what
 // Overwrites counts by level, by cgroup.
 func (p *Protector) OverwritesByFile() map[File]uint64 {
 	p.mu.Lock()
@@ -82,7 +82,7 @@ const (
 	longDelay  = 10 * time.Second
 )
 
-// hit adds a change.
+// add adds a change.
 func (b *backoff) add(now time.Time) {
 	if b.count == 0 || now.Sub(b.last) > seriesEnd+b.delay(now) {
 		*b = backoff{began: now}
@@ -123,7 +123,7 @@ func (p *Protector) countExternalChange(c change) {
 	}).Warnf("this file is changed externally again and again: %s", likelyWriter(r, knob, f.have))
 }
 
-// logged are two values of one file for the log.
+// logValues are two values of one file for the log.
 func logValues(index int, a, b uint64) (x, y any) {
 	if index == mems {
 		return nodeset.Set(a).String(), nodeset.Set(b).String()
@@ -132,7 +132,7 @@ func logValues(index int, a, b uint64) (x, y any) {
 	return both[0], both[1]
 }
 
-// likely names who may have written a value, from what kubelets and systemd were seen to do.
+// likelyWriter names who may have written a value, from what kubelets and systemd were seen to do.
 func likelyWriter(r *row, knob cgroup.Knob, found uint64) string {
 	kubelets := r.level == cgroup.LevelKubepods && knob == cgroup.MemoryMin || r.level == cgroup.LevelBurstable && knob == cgroup.MemoryLow
 	switch {

@@ -59,12 +59,12 @@ func newWatcher(t *testing.T, tree *cgroupfs.Tree) *cgroupfs.Watcher {
 	return w
 }
 
-// Apply makes the targets the desired state and has the files hold it.
+// applyAll makes the targets the desired state and has the files hold it.
 func (p *Protector) applyAll(ctx context.Context, targets []cgroup.Target) error {
 	return errors.Join(p.DesireAll(targets), p.Apply(ctx))
 }
 
-// Update is Apply for a part.
+// applyPart is Apply for a part.
 func (p *Protector) applyPart(ctx context.Context, targets []cgroup.Target, gone []string) error {
 	return errors.Join(p.Desire(targets, gone), p.Apply(ctx))
 }
@@ -79,5 +79,5 @@ func (p *Protector) containerRows() (count int) {
 	return count
 }
 
-// settled reports whether there is nothing to do for any file.
+// done reports whether there is nothing to do for any file.
 func (r *row) done() bool { return !r.any(func(f *file) bool { return !f.done() }) }

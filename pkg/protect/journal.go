@@ -54,7 +54,7 @@ type Journal struct {
 	added     int             // bytes since then
 }
 
-// journaled is what the journal knows of one cgroup.
+// journalRecord is what the journal knows of one cgroup.
 type journalRecord struct {
 	knobs map[cgroup.Knob]string // with Entry.Restore
 	unit  string
@@ -63,9 +63,9 @@ type journalRecord struct {
 }
 
 const (
-	// arrival is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
+	// creationLimit is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
 	creationLimit = time.Hour
-	// pace is the least time between two writes of the file that nobody waits for.
+	// writeInterval is the least time between two writes of the file that nobody waits for.
 	writeInterval = time.Second
 	// leastAdded is how many bytes the file grows by, at least, before it is replaced; beyond that it may double.
 	leastAdded = 64 << 10
@@ -145,7 +145,7 @@ func (j *Journal) before(dir string, knob cgroup.Knob) (restore string, written 
 	return restore, written
 }
 
-// Wanted takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
+// SetRestore takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
 // hold nothing of ours, and are left out.
 func (j *Journal) SetRestore(cgroup string, files map[string]string) {
 	j.mu.Lock()
@@ -244,7 +244,7 @@ func (j *Journal) toPrune(count int) []string {
 	return next
 }
 
-// found enters whether a cgroup was there, unless something was noted of it since.
+// recordPresence enters whether a cgroup was there, unless something was noted of it since.
 func (j *Journal) recordPresence(dir string, there bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -261,7 +261,7 @@ func (j *Journal) recordPresence(dir string, there bool) {
 	}
 }
 
-// changed has a cgroup's new state written. The caller holds the lock.
+// submit has a cgroup's new state written. The caller holds the lock.
 func (j *Journal) submit(cgroup string) {
 	j.unwritten[cgroup] = true
 	j.file.Submit(j.content)

@@ -73,7 +73,7 @@ func (p *Protector) NoteMigration(dir string, pages cgroup.Mapped, mems string) 
 	}
 }
 
-// count has the kernel count the pages of a cgroup, which takes a while. Where they are moved however many there are, one read is
+// countPages has the kernel count the pages of a cgroup, which takes a while. Where they are moved however many there are, one read is
 // enough.
 func (p *Protector) countPages(ctx context.Context, dir string, unbounded bool) cgroupfs.Counted {
 	if unbounded {

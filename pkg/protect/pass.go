@@ -33,7 +33,7 @@ var (
 	starting     = scope{immediate: true, unbounded: true}
 )
 
-// leaves reports whether a change is left to a late write: see lane.
+// postpones reports whether a change is left to a late write: see lane.
 func (within scope) postpones(c change) bool {
 	return c.level == cgroup.LevelContainer && c.index >= high && (!within.immediate || within.onlyRaise && !c.raises())
 }
@@ -54,7 +54,7 @@ type pass struct {
 type change struct {
 	*part
 	index int
-	// blind is set where the file could not be understood, and is written all the same.
+	// unreadable is set where the file could not be understood, and is written all the same.
 	unreadable   bool
 	newInJournal bool // the journal has it only because of this change
 	ready        bool // the journal has it, and it was found due
@@ -70,7 +70,7 @@ func (c change) due() bool { return c.file().toWrite() || c.file().toRead() && c
 // lowers reports whether the change takes something away.
 func (c change) lowers() bool { f := c.file(); return f.known() && f.want < f.have }
 
-// before is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
+// restoreText is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
 // values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
 // wrong. A container's memory.oom.group is the kubelet's, too. When the journal was lost, a value of ours is found; it is the one that is
 // desired.
@@ -298,7 +298,7 @@ func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, wait
 	return todo.slow, todo.waits
 }
 
-// takeTurn is false where another pass writes until ctx ends.
+// lockWrites is false where another pass writes until ctx ends.
 func (p *Protector) lockWrites(ctx context.Context) bool {
 	select {
 	case p.writeSlot <- true:
@@ -313,7 +313,7 @@ func (p *Protector) lockWrites(ctx context.Context) bool {
 	}
 }
 
-// giveUp leaves what is due to the next pass.
+// postponeAll leaves what is due to the next pass.
 func (p *Protector) postponeAll(s *pass, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,12 +325,12 @@ func (p *Protector) postponeAll(s *pass, err error) {
 	}
 }
 
-// hangs is the error of a write that is late.
+// timeoutError is the error of a write that is late.
 func (c change) timeoutError() error {
 	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, WriteLimit)
 }
 
-// put makes a write. Where it is late, what comes of it is entered when it returns.
+// write makes a write. Where it is late, what comes of it is entered when it returns.
 func (p *Protector) write(w *planned) {
 	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -406,7 +406,7 @@ func (p *Protector) record(s *pass, writes []planned) {
 	}
 }
 
-// written enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime
+// recordWrite enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime
 // may write. A file that holds nothing of ours is not restored: another writer's value may be in it.
 func (p *Protector) recordWrite(c change, value uint64, err error) error {
 	if err == nil {
@@ -464,7 +464,7 @@ func (p *Protector) countFailures(failed []error) {
 	}
 }
 
-// left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
+// hasLeftovers reports whether something of ours is, or may be, left in a cgroup that is no target any more.
 func (p *Protector) hasLeftovers(r *row) bool {
 	some := r.innerUnknown || p.unconfirmed(r)
 	for _, f := range r.all() {

@@ -16,7 +16,7 @@ type Options struct {
 	Units   Units             // nil: files only
 	Journal *Journal          // nil: none is kept
 	Watcher *cgroupfs.Watcher // nil: repairs happen at Reconcile only
-	// Told, if set, receives what the watcher tells Run. It must not wait.
+	// Changed, if set, receives what the watcher tells Run. It must not wait.
 	Changed func(map[cgroupfs.Change]bool)
 	Log     logrus.FieldLogger
 	// Migration is BoundMigration's.
@@ -34,7 +34,7 @@ type Protector struct {
 	tree     *cgroupfs.Tree
 	systemd  queue
 	journal  *Journal
-	onChange func(map[cgroupfs.Change]bool) // Options.Told
+	onChange func(map[cgroupfs.Change]bool) // Options.Changed
 	log      logrus.FieldLogger
 	page     uint64
 	now      func() time.Time
@@ -45,7 +45,7 @@ type Protector struct {
 	mu          sync.Mutex        // held for no wait and no system call on a cgroup: see outside
 	watcher     *cgroupfs.Watcher // nil where the kernel tells of nothing
 	rows        map[string]*row
-	dirty       map[*row]bool  // what Settle has to look at
+	dirty       map[*row]bool  // what Apply has to look at
 	delayed     map[*row]files // those of which the kernel told, or with a repair that waits
 	watchFailed bool           // a cgroup could not be watched, in the log
 	lanes       [2]*lane

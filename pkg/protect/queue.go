@@ -35,7 +35,7 @@ type queue struct {
 	logged    complaint
 }
 
-// queued is what systemd is to hold for one unit. Its values are not changed: newer ones are another queued.
+// unitValues is what systemd is to hold for one unit. Its values are not changed: newer ones are another queued.
 type unitValues struct {
 	unit     string
 	values   map[cgroup.Knob]uint64
@@ -68,7 +68,7 @@ func (p *Protector) unit(r *row) string {
 	return cgroup.Unit(r.cgroup)
 }
 
-// tell has systemd receive the value of a file. The lock is held.
+// enqueue has systemd receive the value of a file. The lock is held.
 func (p *Protector) enqueue(c change) {
 	unit := p.unit(c.row)
 	if c.isInner() || unit == "" || property[c.knob()] == "" {
@@ -92,13 +92,13 @@ func (q *queue) remove(r *row) {
 	}
 }
 
-// hasChanged has those look again that flush.
+// broadcast has those look again that flush.
 func (q *queue) broadcast() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// sendAlways sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
+// sendLoop sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
 // answer one call does not answer the next.
 func (p *Protector) sendLoop(ctx context.Context) {
 	defer close(p.systemd.ended)
@@ -123,7 +123,7 @@ func (p *Protector) sendLoop(ctx context.Context) {
 	}
 }
 
-// pause is how long to wait before the next try where nothing new comes; 0 where nothing waits. Units whose cgroups are gone, which
+// retryDelay is how long to wait before the next try where nothing new comes; 0 where nothing waits. Units whose cgroups are gone, which
 // a systemd that answers nothing would otherwise keep, are taken out.
 func (p *Protector) retryDelay() time.Duration {
 	p.mu.Lock()
@@ -190,7 +190,7 @@ func (p *Protector) call(ctx context.Context, dir string, to *unitValues) error 
 	return err
 }
 
-// sent enters what came of a call.
+// recordCall enters what came of a call.
 func (p *Protector) recordCall(ctx context.Context, r *row, values *unitValues, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -297,7 +297,7 @@ func (p *Protector) Close(ctx context.Context) error {
 	return errors.Join(err, p.awaitSlow(ctx))
 }
 
-// poke has the receiver of a channel look for work.
+// signal has the receiver of a channel look for work.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

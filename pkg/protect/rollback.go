@@ -24,7 +24,7 @@ type Action struct {
 	Level string
 	// From is what the file held, To what it holds afterwards.
 	From, To string
-	// Wanted says that To is what the kubelet wants in the file, and not the kernel's default.
+	// KubeletValue says that To is what the kubelet wants in the file, and not the kernel's default.
 	KubeletValue bool
 	// Gone says that the cgroup does not exist any more: nothing is left to do.
 	Gone bool

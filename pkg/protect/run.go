@@ -21,7 +21,7 @@ const (
 	comparePeriod = 30 * time.Minute
 )
 
-// Settle has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
+// Apply has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
 // that at no moment a parent promises less than its children. A cgroup that is gone is no error.
 //
 // It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in

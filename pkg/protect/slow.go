@@ -73,7 +73,7 @@ func (p *Protector) postpone(c change) {
 	signal(p.lateDue)
 }
 
-// FinishAll makes all late writes now. Run does so as they come.
+// WriteLate makes all late writes now. Run does so as they come.
 func (p *Protector) WriteLate(ctx context.Context) error {
 	var errs []error
 	for _, dir := range p.takeLate() { // each as it is when its turn comes
@@ -135,7 +135,7 @@ func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) err
 	}
 }
 
-// hold has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
+// writeUntilEqual has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
 // waits for no other: which of two was written last is not known, and both look afterwards.
 func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change) error {
 	hasSlot := false
@@ -215,7 +215,7 @@ func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	return p.recordWrite(c, value, err)
 }
 
-// leaveLate makes what is still due a late write.
+// postponeIfDue makes what is still due a late write.
 func (p *Protector) postponeIfDue(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

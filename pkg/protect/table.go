@@ -61,7 +61,7 @@ var initial = [...]uint64{
 	cgroup.MemoryOOMGroup.Default(), cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default(),
 }
 
-// wishes are values in the order of knobs; nil is none.
+// knobValues are values in the order of knobs; nil is none.
 type knobValues [len(knobs)]*uint64
 
 func valuesOf(v memoryqos.Values, nodes *string) (knobValues, error) {
@@ -86,7 +86,7 @@ const (
 	removed                     // it is not in the table any more
 )
 
-// told reports whether systemd holds what a file was read to hold: a container's was written by its runtime, through systemd.
+// viaRuntime reports whether systemd holds what a file was read to hold: a container's was written by its runtime, through systemd.
 func (r *row) viaRuntime() bool { return r.level == cgroup.LevelContainer }
 
 // all goes through the files of a row.
@@ -112,7 +112,7 @@ func (r *row) any(is func(*file) bool) bool {
 	return false
 }
 
-// rests reports whether nothing of it has to be looked at before the kernel tells of it. Nobody tells that kubepods is made again, which is
+// idle reports whether nothing of it has to be looked at before the kernel tells of it. Nobody tells that kubepods is made again, which is
 // looked at like all cgroups above the pods.
 func (r *row) idle() bool {
 	if r.abovePods() {
@@ -126,7 +126,7 @@ func (r *row) idle() bool {
 	return r.state == desired && !r.innerUnknown && !r.any(func(f *file) bool { return f.compared() && !f.done() })
 }
 
-// bare reports whether it is a pod without values. Its controllers have those of its containers.
+// hasNoValues reports whether it is a pod without values. Its controllers have those of its containers.
 func (r *row) hasNoValues() bool {
 	return r.state == desired && r.level == cgroup.LevelPod && !r.any((*file).compared)
 }
@@ -134,7 +134,7 @@ func (r *row) hasNoValues() bool {
 func (r *row) abovePods() bool { return r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer }
 
 // DesireAll makes the targets the desired state, as a whole: a cgroup that was among the last ones and is not among these goes back
-// to the kernel's default. The error is of targets that are wrong. Settle has the files hold the values.
+// to the kernel's default. The error is of targets that are wrong. Apply has the files hold the values.
 func (p *Protector) DesireAll(targets []cgroup.Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,13 +163,13 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 	return p.setTargets(targets)
 }
 
-// Written is what the journal says is ours, of cgroups that are there, and for cpuset.mems the NUMA nodes of the cgroup above.
+// Journaled is what the journal says is ours, of cgroups that are there, and for cpuset.mems the NUMA nodes of the cgroup above.
 type Journaled struct {
 	entries []Entry
 	nodes   map[string]uint64
 }
 
-// Written looks at cgroups, and waits for them.
+// Journaled looks at cgroups, and waits for them.
 func (p *Protector) Journaled() Journaled {
 	w := Journaled{nodes: map[string]uint64{}}
 	if p.journal == nil {
@@ -190,9 +190,9 @@ func (p *Protector) Journaled() Journaled {
 	return w
 }
 
-// Abandon has nothing desired any more, as in a dry run, which keeps nothing right: what was written goes back to what was there before, as
-// after Rollback, and all else is left alone. Settle and FinishAll write it; until it is written it stays in the journal, and with that for
-// the next Abandon.
+// RestoreAll has nothing desired any more, as in a dry run, which keeps nothing right: what was written goes back to what was there before, as
+// after Rollback, and all else is left alone. Apply and WriteLate write it; until it is written it stays in the journal, and with that for
+// the next RestoreAll.
 func (p *Protector) RestoreAll(w Journaled) {
 	if p.journal == nil { // what was there before is not known
 		_ = p.DesireAll(nil) // has no target that could be wrong
@@ -267,7 +267,7 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	return nil
 }
 
-// hasContainer has a row for a pod until that ends, also without values: see bare. One that was about to end is back.
+// keepPod has a row for a pod until that ends, also without values: see hasNoValues. One that was about to end is back.
 func (p *Protector) keepPod(pod string) {
 	switch r := p.rows[pod]; {
 	case r == nil:
@@ -278,7 +278,7 @@ func (p *Protector) keepPod(pod string) {
 	}
 }
 
-// saw enters what a container's files were read to hold.
+// observe enters what a container's files were read to hold.
 func (p *Protector) observe(r *row, seen cgroup.Seen) {
 	values, _ := valuesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
 	for i, value := range values {
@@ -297,7 +297,7 @@ func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 	return value
 }
 
-// unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
+// release has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
 // gone, which the next pass finds. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it
 // claims is missing to the others of its pod, and its unit claims it again when systemd reloads.
 func (p *Protector) release(r *row) {
@@ -307,7 +307,7 @@ func (p *Protector) release(r *row) {
 	p.dirty[r] = true
 }
 
-// Unclaim has cgroups hold the kernel's defaults whose containers ended while nobody listened: the journal has them, and they are no
+// RestoreEnded has cgroups hold the kernel's defaults whose containers ended while nobody listened: the journal has them, and they are no
 // targets. On a node whose last pod ended these are kubepods and its QoS classes, too. The caller has just applied all targets.
 func (p *Protector) RestoreEnded(ctx context.Context) {
 	if p.journal != nil {
@@ -315,7 +315,7 @@ func (p *Protector) RestoreEnded(ctx context.Context) {
 	}
 }
 
-// unclaimedRows enters rows for cgroups that only the journal knows.
+// endedRows enters rows for cgroups that only the journal knows.
 func (p *Protector) endedRows() (rows []*row) {
 	for _, e := range p.journal.Entries() { // one for each file
 		if p.rows[e.Cgroup] != nil || p.ended(e.Cgroup) || p.rows[e.Cgroup] != nil {
@@ -337,7 +337,7 @@ func (p *Protector) addEntry(e Entry, level string) *row {
 	return r
 }
 
-// add enters a row.
+// addRow enters a row.
 func (p *Protector) addRow(dir, level string) *row {
 	r := &row{cgroup: dir, depth: depth(dir), level: level, slowSlot: make(chan bool, 1)}
 	r.parts = []*part{{row: r, dir: dir}}
@@ -345,7 +345,7 @@ func (p *Protector) addRow(dir, level string) *row {
 	return r
 }
 
-// drop removes a row. What is still heard of it changes nothing.
+// removeRow removes a row. What is still heard of it changes nothing.
 func (p *Protector) removeRow(r *row) {
 	r.state = removed
 	for _, f := range r.all() {
@@ -364,7 +364,7 @@ func (p *Protector) removeRow(r *row) {
 	p.endIfGone(r)
 }
 
-// set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
+// setValues makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
 func (p *Protector) setValues(r *row, want knobValues) {
 	for i, f := range r.all() {
 		switch value := want[i]; {
@@ -382,7 +382,7 @@ func (p *Protector) setValues(r *row, want knobValues) {
 	}
 }
 
-// giveBack has a file go back to what was there before ours, which the journal knows, or to the default. Otherwise it is not ours. nodes are
+// restoreFile has a file go back to what was there before ours, which the journal knows, or to the default. Otherwise it is not ours. nodes are
 // the default of cpuset.mems.
 func (p *Protector) restoreFile(r *row, f *file, index int, nodes uint64) {
 	before, written := "", false
@@ -417,7 +417,7 @@ func (p *Protector) unrestored(r *row, index int) bool {
 	return written && before == ""
 }
 
-// announce has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
+// awaitRuntime has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
 // Its memory.oom.group may be the kubelet's.
 func (p *Protector) awaitRuntime(r *row) {
 	for i, f := range r.all() {
@@ -427,7 +427,7 @@ func (p *Protector) awaitRuntime(r *row) {
 	}
 }
 
-// compare has the files compared that were left to the runtime, or memory.high alone.
+// runtimeWrote has the files compared that were left to the runtime, or memory.high alone.
 func (r *row) runtimeWrote(onlyHigh bool) {
 	for i, f := range r.all() {
 		if !onlyHigh || i == high {
@@ -462,7 +462,7 @@ func (p *Protector) findInner(r *row) {
 // watch has the kernel tell of a cgroup, which may be yet to come, or another one of the same name. It precedes the first read, so that no
 // write between the two is missed.
 func (p *Protector) watch(part *part) {
-	watcher := p.watcher // the lock is given up below, and goBlind may come
+	watcher := p.watcher // the lock is given up below, and stopWatching may come
 	if watcher == nil || part.watched && !part.abovePods() {
 		return
 	}
@@ -490,7 +490,7 @@ func (p *Protector) watch(part *part) {
 	}
 }
 
-// Told are the cgroups of which the kernel tells while Run runs: of writes to their files, and of the ends of those right below.
+// Watched are the cgroups of which the kernel tells while Run runs: of writes to their files, and of the ends of those right below.
 func (p *Protector) Watched() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -501,7 +501,7 @@ func (p *Protector) Watched() map[string]bool {
 	return told
 }
 
-// goBlind says that the kernel tells of nothing any more.
+// stopWatching says that the kernel tells of nothing any more.
 func (p *Protector) stopWatching() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -521,7 +521,7 @@ func (p *Protector) unwatch(part *part) {
 	}
 }
 
-// heard enters which files are to be looked at because of a change.
+// markChanged enters which files are to be looked at because of a change.
 func (p *Protector) markChanged(c cgroupfs.Change) {
 	r := p.rows[c.Cgroup]
 	if above := p.rows[path.Dir(c.Cgroup)]; r == nil && above != nil && above.level == cgroup.LevelContainer && path.Base(c.Cgroup) == "container" {
