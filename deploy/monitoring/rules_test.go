@@ -432,6 +432,54 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
+// TestAbsenceIsToldUntilADaemonIsBack goes on for longer than the rule looks back for daemons.
+func TestAbsenceIsToldUntilADaemonIsBack(t *testing.T) {
+	path, err := filepath.Abs(rules)
+	must(t, err)
+	const hour = 60
+	scraped := func(name, cluster, values string) series {
+		return series{sample{labels: labels("__name__", name, "cluster", cluster, "job", name)}.String(), values}
+	}
+	daemon := func(cluster string, ends, begins int) series {
+		return scraped(prefix+"build_info", cluster, fmt.Sprintf("1x%d _x%d 1x%d", ends, begins-ends, 40*hour-begins))
+	}
+	others := func(cluster string, hours int) series {
+		return scraped("up", cluster, fmt.Sprintf("1x%d stale", hours*hour))
+	}
+	var tests []unitTest
+	for name, test := range map[string]struct {
+		series []series
+		firing map[int][]string // the clusters, by hour
+	}{
+		"beside another cluster": {[]series{daemon("east", 2*hour, 32*hour), others("east", 40), daemon("west", 40*hour, 40*hour), others("west", 40)},
+			map[int][]string{1: {}, 3: {"east"}, 25: {"east"}, 27: {"east"}, 31: {"east"}, 33: {}, 39: {}}},
+		"of the only cluster": {[]series{daemon("east", 2*hour, 32*hour), others("east", 40)}, map[int][]string{1: {}, 3: {"east"}, 27: {"east"}, 31: {"east"}, 33: {}}},
+		"of no cluster":       {[]series{daemon("", 2*hour, 32*hour), others("", 40)}, map[int][]string{1: {}, 3: {""}, 26: {""}, 27: {""}, 31: {""}, 33: {}}},
+		"before the first":    {[]series{scraped(prefix+"build_info", "east", fmt.Sprintf("_x%d 1x%d", 30*hour, 10*hour)), others("east", 40)}, map[int][]string{1: {""}, 29: {""}, 31: {}, 39: {}}},
+		"of a cluster that is gone": {[]series{daemon("east", 2*hour, 40*hour), others("east", 2), daemon("west", 40*hour, 40*hour), others("west", 40)},
+			map[int][]string{3: {"east"}, 25: {"east"}, 27: {}, 39: {}}},
+	} {
+		unit := unitTest{Interval: "1m", Name: name, Series: test.series}
+		for _, at := range slices.Sorted(maps.Keys(test.firing)) {
+			q := query{Expr: `count by (cluster) (ALERTS{alertname="NRIMemoryManagerAbsent", alertstate="firing"})`, At: fmt.Sprintf("%dh", at), Samples: []result{}}
+			for _, cluster := range test.firing[at] {
+				of := map[string]string{}
+				if cluster != "" {
+					of["cluster"] = cluster
+				}
+				q.Samples = append(q.Samples, result{1, sample{labels: of}.String()})
+			}
+			unit.Queries = append(unit.Queries, q)
+		}
+		tests = append(tests, unit)
+	}
+	input, err := yaml.Marshal(map[string]any{"rule_files": []string{path}, "evaluation_interval": "5m", "tests": tests})
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	must(t, os.WriteFile(file, input, 0o644))
+	promtool(t, "test", "rules", file)
+}
+
 // TestWhatHappensToADaemonFires scrapes a daemon before and after its first rejection, and its first refused resize.
 func TestWhatHappensToADaemonFires(t *testing.T) {
 	const gi = 1 << 30
