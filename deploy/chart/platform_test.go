@@ -96,7 +96,7 @@ func TestSecretsForRegistries(t *testing.T) {
 		`{global: {}}`:                         nil,
 		`{global: {imagePullSecrets: null}}`:   nil,
 		`{global: {imagePullSecrets: [a, b]}}`: {"a", "b"},
-		`{global: {imagePullSecrets: [{name: a}], other: 1}, imagePullSecrets: [{name: b}]}`: {"b", "a"},
+		`{global: {imagePullSecrets: [{name: a}], other: 1}, imagePullSecrets: [{name: b}, c]}`: {"b", "c", "a"},
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -111,6 +111,30 @@ func TestSecretsForRegistries(t *testing.T) {
 			if !slices.Equal(names, want) {
 				t.Errorf("values %s: %s has the secrets %q, want %q", values, what, names, want)
 			}
+		}
+	}
+}
+
+// TestEachImageIsOfTheGlobalRegistry leaves repository, tag and digest.
+func TestEachImageIsOfTheGlobalRegistry(t *testing.T) {
+	for values, want := range map[string][]string{
+		`image: {tag: v1}`: {"docker.io/library/busybox:1.37", "ghcr.io/containers/nri-plugins/nri-config-manager:v0.10.1", "ghcr.io/nri-memory-manager/nri-memory-manager:v1"},
+		`image: {tag: v1}, global: {imageRegistry: null}`: {"docker.io/library/busybox:1.37", "ghcr.io/containers/nri-plugins/nri-config-manager:v0.10.1",
+			"ghcr.io/nri-memory-manager/nri-memory-manager:v1"},
+		`image: {tag: v1, registry: mine}, test: {image: a/busybox}, global: {imageRegistry: "mirror:5000/all"}`: {"mirror:5000/all/a/busybox",
+			"mirror:5000/all/containers/nri-plugins/nri-config-manager:v0.10.1", "mirror:5000/all/nri-memory-manager/nri-memory-manager:v1"},
+		`image: {tag: v1}, global: {imageRegistry: mirror}`: {"mirror/containers/nri-plugins/nri-config-manager:v0.10.1", "mirror/library/busybox:1.37", "mirror/nri-memory-manager/nri-memory-manager:v1"},
+	} {
+		got, err := render(t, `{nri: {runtime: {patchConfig: true}}, `+values+`}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var images []string
+		for _, image := range regexp.MustCompile(`(?m)^ +(?:- )?image: "?([^"\n]*)`).FindAllStringSubmatch(got, -1) {
+			images = append(images, image[1])
+		}
+		if slices.Sort(images); !slices.Equal(images, want) {
+			t.Errorf("%s: images %q, want %q", values, images, want)
 		}
 	}
 }

@@ -61,9 +61,9 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The reference of an image: registry, repository, tag and digest, which counts instead of the tag. */}}
+{{/* The reference of an image: registry, which global's replaces, repository, tag and digest, which counts instead of the tag. */}}
 {{- define "nri-memory-manager.image" -}}
-{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end -}}
+{{- with (.global | default dict).imageRegistry | default .registry }}{{ . }}/{{ end }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end -}}
 {{- end }}
 
 {{/* The plugin's configuration: the node group's over config, in which kubeletConfig is the file's path in the pod. */}}

@@ -97,6 +97,25 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- end -}}
 {{- end }}
 
+{{/* Refuses an extra volume, mount or container that the API server would refuse beside the chart's own and the others. */}}
+{{- define "nri-memory-manager.checkExtra" -}}
+{{- $daemon := first .pod.containers -}}
+{{- $all := dict "extraVolumes" .pod.volumes "extraVolumeMounts" $daemon.volumeMounts "extraContainers" (concat (.pod.initContainers | default list) .pod.containers) -}}
+{{- range $value, $key := dict "extraVolumes" "name" "extraVolumeMounts" "mountPath" "extraContainers" "name" -}}
+{{- $taken := list -}}
+{{- range get $all $value -}}
+{{- $it := get . $key | toString | trimSuffix "/" -}}
+{{- if has $it $taken }}{{ fail (printf "%s: the %s %q is taken, by the chart's own or by another of these" $value $key $it) }}{{ end -}}
+{{- $taken = append $taken $it -}}
+{{- end -}}
+{{- end -}}
+{{- $extra := list -}}
+{{- range .Values.extraVolumes }}{{ $extra = append $extra .name }}{{ end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if not (has .name $extra) }}{{ fail (printf "extraVolumeMounts: no entry of extraVolumes has the name %q; the chart's own volumes are mounted already" .name) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The bytes of a quantity that the schema admits. */}}
 {{- define "nri-memory-manager.bytes" -}}
 {{- $text := toString . | trimPrefix "+" -}}
