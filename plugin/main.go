@@ -31,11 +31,10 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 		args = []string{"run"}
 	}
 	root := newRootCommand()
-	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	return exitCode(root.ExecuteContext(ctx), errOut)
+	return exitCode(commandline.Execute(ctx, root, args), errOut)
 }
 
 func exitCode(err error, errOut io.Writer) int {
@@ -74,7 +73,6 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetFlagErrorFunc(commandline.FlagError)
 	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newOOMCommand(), newReplayCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newMachineCommand(), newStateCommand(), newVersionCommand())
 	return root
 }

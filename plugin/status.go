@@ -32,7 +32,7 @@ cgroups above the pods that another writer has changed, pods with ignored annota
 unpinned, are short of memory since a resize, are not moved, are stopped or raised by the stall guard, start without the memory policy
 that they should have, or may use more than their claims have.
 
-Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input.`,
+Exit status: 0 done, also with problems, 1 no daemon, no such pod or no pod in the namespace, 2 bad input.`,
 		Example: `  nri-memory-manager status
   nri-memory-manager status shop/web
   nri-memory-manager status --namespace shop

@@ -3,6 +3,7 @@
 package commandline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -40,9 +41,9 @@ func Args(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// FlagError suggests the flag that an unknown one is near to, for cobra.Command.SetFlagErrorFunc. A subcommand before it that is not known
-// comes first.
-func FlagError(cmd *cobra.Command, err error) error {
+// flagError suggests the flag that an unknown one is near to. A subcommand that is not known comes first, unless it may be the value of the
+// flag that was meant.
+func flagError(cmd *cobra.Command, args []string, err error) error {
 	if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 {
 		return NoArgs(cmd, cmd.Flags().Args())
 	}
@@ -59,7 +60,35 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if name := spelling.Nearest(unknown.GetSpecifiedName(), names); name != "" {
 		return fmt.Errorf("%w, did you mean %q?", err, "--"+name)
 	}
+	words := slices.DeleteFunc(slices.Clone(args), func(word string) bool { return strings.HasPrefix(word, "-") })
+	if found, rest, wrong := cmd.Root().Find(words); cmd.HasSubCommands() && wrong == nil && found == cmd && len(rest) > 0 {
+		return NoArgs(found, rest)
+	}
 	return err
+}
+
+// Execute runs a command line. An error about a flag suggests the one that was meant.
+func Execute(ctx context.Context, root *cobra.Command, args []string) error {
+	root.SetArgs(args)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd, args, err) })
+	knownHelp(root)
+	return root.ExecuteContext(ctx)
+}
+
+// knownHelp has the command help refuse a command that is not there.
+func knownHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, help := range root.Commands() {
+		if help.Name() == "help" {
+			help.Args = func(_ *cobra.Command, args []string) error {
+				found, rest, err := root.Find(args)
+				if err == nil && len(rest) > 0 {
+					err = NoArgs(found, rest)
+				}
+				return err
+			}
+		}
+	}
 }
 
 // Complete has a flag that the command has complete its values.

@@ -11,7 +11,6 @@ import (
 func program() *cobra.Command {
 	nothing := func(*cobra.Command, []string) error { return nil }
 	root := &cobra.Command{Use: "program", Args: NoArgs, RunE: nothing, SilenceErrors: true, SilenceUsage: true}
-	root.SetFlagErrorFunc(FlagError)
 	root.PersistentFlags().String("kubeconfig", "", "")
 	state := &cobra.Command{Use: "state", Args: NoArgs, RunE: nothing}
 	state.AddCommand(&cobra.Command{Use: "verify FILE", Args: Args(1, 1), RunE: nothing})
@@ -36,6 +35,11 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		"a command without any":  {[]string{"status", "web"}, `unknown command "web" for "program status"`},
 		"before a flag":          {[]string{"fly", "--fast"}, `unknown command "fly" for "program"`},
 		"one below, and a flag":  {[]string{"state", "verfy", "-x"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
+		"help of none":           {[]string{"help", "statsu"}, `unknown command "statsu" for "program", did you mean "status"?`},
+		"help of one below":      {[]string{"help", "state", "verfy"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
+		"before its own flag":    {[]string{"--fast", "fly"}, `unknown command "fly" for "program"`},
+		"a flag, and its value":  {[]string{"--kubecfg", "fly"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},
+		"a flag, and a command":  {[]string{"--fast", "status"}, "unknown flag: --fast"},
 		"an argument is missing": {[]string{"state", "verify"}, "accepts FILE, received 0 arguments"},
 		"one too many":           {[]string{"state", "verify", "a", "b"}, "accepts FILE, received 2 arguments"},
 		"a flag":                 {[]string{"status", "--statedir", "x"}, `unknown flag: --statedir, did you mean "--state-dir"?`},
@@ -47,8 +51,7 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := program()
-			root.SetArgs(test.args)
-			if err := root.Execute(); err == nil || err.Error() != test.want {
+			if err := Execute(t.Context(), root, test.args); err == nil || err.Error() != test.want {
 				t.Errorf("error %v, want %s", err, test.want)
 			}
 		})

@@ -24,10 +24,9 @@ import (
 // Execute runs one command line and returns the exit code.
 func Execute(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
 	root := NewCommand(version)
-	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	return commandline.ExitCode(root.ExecuteContext(ctx), func(err error) {
+	return commandline.ExitCode(commandline.Execute(ctx, root, args), func(err error) {
 		fmt.Fprintln(errOut, "kubectl memory-manager: "+printable(err.Error()))
 	})
 }
@@ -69,7 +68,6 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetFlagErrorFunc(commandline.FlagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file in place of $KUBECONFIG and ~/.kube/config")
 	clientcmd.BindOverrideFlags(&o.overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))

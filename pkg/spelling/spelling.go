@@ -22,6 +22,9 @@ func HintOr(word string, names []string) string {
 	if hint := Hint(word, names); hint != "" {
 		return hint
 	}
+	if len(names) == 0 {
+		return ""
+	}
 	return "; want " + List(names)
 }
 

@@ -106,7 +106,7 @@ func (d *Document) writeRejections(b *strings.Builder) {
 			if n > 1 {
 				fmt.Fprint(b, "   ")
 			}
-			fmt.Fprintf(b, " %s, %s:\n%s%s\n", r.Container, outcome(&r), indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
+			fmt.Fprintf(b, " %s, %s (%s):\n%s%s\n", r.Container, outcome(&r), r.Reason, indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
 		}
 		rest = rest[n:]
 	}

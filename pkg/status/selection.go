@@ -2,10 +2,12 @@ package status
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // Selection is what of a document is wanted.
@@ -19,7 +21,7 @@ type Selection struct {
 }
 
 // Select returns the document without the pods, and what it says of pods, that are not wanted. What it says of the node stays, unless
-// only problems are wanted. A pod that is not there is an error; a namespace may be empty.
+// only problems are wanted. A pod that is not there is an error, and a namespace without pods.
 func (d *Document) Select(s Selection) (*Document, error) {
 	selected := *d
 	if s.Namespace != "" || s.Pod != "" {
@@ -29,11 +31,26 @@ func (d *Document) Select(s Selection) (*Document, error) {
 		if s.Pod != "" && len(selected.Pods)+len(selected.Rejections) == 0 {
 			return nil, fmt.Errorf("no pod %q on this node", s.Pod)
 		}
+		if len(selected.Pods)+len(selected.Rejections) == 0 {
+			return nil, fmt.Errorf("no pod on this node is in the namespace %q%s", s.Namespace, spelling.HintOr(s.Namespace, d.namespaces()))
+		}
 	}
 	if s.Problems {
 		selected.selectProblems()
 	}
 	return &selected, nil
+}
+
+// namespaces are those of the pods, sorted.
+func (d *Document) namespaces() []string {
+	names := map[string]bool{}
+	for _, p := range d.Pods {
+		names[p.Namespace] = true
+	}
+	for _, r := range d.Rejections {
+		names[r.Namespace] = true
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // selectPods keeps what is about the wanted pods, or about none.
