@@ -55,6 +55,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"a number as a name":            {strings.Replace(pod("{}"), "name: web", "name: 1", 1), "standard input:3: metadata.name: want text, got 1 without quotes"},
 		"true as a label":               {strings.Replace(pod("{}"), "name: web", "name: web, labels: {a: true}", 1), "metadata.labels.a: want text, got true without quotes"},
 		"pods that have ended":          {pod("{}") + "status: {phase: Succeeded}\n", "CronJob; skipped pods that have ended: 1 Succeeded"},
+		"the API version of a pod":      {"apiVersion: v1\nkind: Deployment\n", `standard input:1: apiVersion "v1" of a Deployment is not known; want apps/v1`},
 		"another API version":           {strings.Replace(pod("{}"), "v1", "v2", 1), `standard input:1: apiVersion "v2" of a Pod is not known; want v1`},
 		"second document wrong":         {pod("{}") + "---\n# web\n" + pod("{limits: {memory: 1GB}}"), `standard input:18: spec.containers[0].resources.limits.memory: "1GB" is not a quantity`},
 		"item of a list wrong":          {"apiVersion: v1\nkind: List\nitems:\n  - apiVersion: v1\n    kind: Pod\n    metadata: {name: a}\n    spec:\n      contaners: []\n", `standard input:8: items[0].spec: unknown field "contaners", did you mean "containers"?`},

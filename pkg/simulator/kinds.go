@@ -123,13 +123,13 @@ func jobOwner(meta metav1.ObjectMeta, spec batchv1.JobSpec) owner {
 	return owner{meta: meta, template: spec.Template, replicas: replicas}
 }
 
-// otherVersion returns the apiVersion in which Kubernetes has a kind whose group is right; objects of other groups may have
-// the same kind.
+// otherVersion returns the apiVersion in which Kubernetes has a kind whose group is right, or left out; objects of other groups
+// may have the same kind.
 func otherVersion(version, name string) string {
 	group := path.Dir(version)
 	for key := range kinds {
 		known, kind, _ := strings.Cut(key, " ")
-		if kind == name && (group == path.Dir(known) || group == "extensions") {
+		if kind == name && (group == path.Dir(known) || group == "extensions" || group == ".") {
 			return known
 		}
 	}
