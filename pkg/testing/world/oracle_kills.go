@@ -27,6 +27,7 @@ type verdict struct {
 	Level     string    `json:"level"`
 	Cause     string    `json:"cause"`
 	Unknown   string    `json:"unknown"`
+	Kills     int       `json:"kills"`
 	Culprit   culprit   `json:"culprit"`
 }
 
@@ -91,9 +92,18 @@ func (n *simulation) drivenOut(k Kill) bool {
 	return false
 }
 
+// most is how many kills a verdict may be on: where the runtime has removed several containers before anybody could look, the pod's counter is all
+// that there is, and they have one together.
+func (v verdict) most() int {
+	if v.ID == "" {
+		return v.Kills
+	}
+	return 1
+}
+
 // verdicts compares the kills of the model with what the daemon has said of them.
 func (n *simulation) verdicts() {
-	used, last := map[verdict]bool{}, map[string]time.Time{}
+	used, last := map[verdict]int{}, map[string]time.Time{}
 	for _, kill := range n.kernel.Kills() {
 		// One verdict is on all that a container loses within a second.
 		before := last[kill.Victim.ID]
@@ -110,7 +120,7 @@ func (n *simulation) verdicts() {
 		var best verdict
 		for v := range n.said {
 			late := v.Time.Sub(kill.At)
-			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && !used[v] && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time)) {
+			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && used[v] < v.most() && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time)) {
 				best = v
 			}
 		}
@@ -127,16 +137,16 @@ func (n *simulation) verdicts() {
 		case strings.Contains(best.Level, "node") && strings.Contains(string(kill.Level), "node"):
 			// A victim far from its own limit is not looked at before, and what it held is gone. Where nearly nothing was free elsewhere, either
 			// level is right; and which nodes another container found full cannot be seen of a victim that may use all.
-			used[best] = true
+			used[best]++
 			if best.Level != string(kill.Level) && kill.Elsewhere > 256*mi && kill.Asked.ID == kill.Victim.ID {
 				n.broken(verdictEach, "%s/%s, killed at %s: it says level %s, it was %s, with %dMi free on other NUMA nodes", kill.Victim.Pod, kill.Victim.Container, at,
 					best.Level, kill.Level, kill.Elsewhere/mi)
 			}
 		case best.Level != string(kill.Level) || best.Cause != string(kill.Cause) && best.Cause != string(kill.Later):
-			used[best] = true
+			used[best]++
 			n.broken(verdictEach, "%s/%s, killed at %s: it says level %s and cause %s (%s), it was %s and %s, of %+v", kill.Victim.Pod, kill.Victim.Container, at, best.Level, best.Cause, best.Unknown, kill.Level, kill.Cause, kill.Held)
 		default:
-			used[best] = true
+			used[best]++
 		}
 	}
 }

@@ -101,9 +101,11 @@ func (n *simulation) valuesAsAsked(see seer) {
 	}
 	var want, burstable, most memoryQoS // of all pods, of the Burstable ones, and of all as their cgroups have it
 	for _, p := range n.kubelet.Pods() {
-		var sum memoryQoS
+		var sum, all memoryQoS
 		for _, c := range p.Containers {
-			if v, judged := n.containerAsAsked(see, s, p, c); judged {
+			v, judged := n.containerAsAsked(see, s, p, c)
+			all.min, all.low = all.min+v.min, all.low+v.low
+			if judged {
 				sum.min, sum.low = sum.min+v.min, sum.low+v.low
 			}
 		}
@@ -111,7 +113,7 @@ func (n *simulation) valuesAsAsked(see seer) {
 		if have.min+page < sum.min || have.min+have.low+page < sum.min+sum.low {
 			see(protected, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d", have.min, have.low, sum.min, sum.low)
 		}
-		if most := p.most(sum); have.min+have.low > most+page {
+		if most := p.most(all); have.min+have.low > most+page {
 			see(givenBack, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d, and it %d", have.min, have.low, sum.min, sum.low, most)
 		}
 		want.min, want.low = want.min+have.min, want.low+have.low
@@ -144,8 +146,8 @@ func (p LivePod) most(sum memoryQoS) uint64 {
 	return max(p.share(), sum.min+sum.low)
 }
 
-// containerAsAsked compares a container's files, and returns what it wants. One that does not run or has not been resized yet is not judged,
-// nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
+// containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet or writes its own
+// files just now is not judged, nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
 	limit, bound := n.limit(c), p.limitOf(c.Spec)
 	lost := limit == 0 && bound > 0
@@ -161,6 +163,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 			c.Spec.Request = limit
 		}
 	}
+	want = s.wanted(p, c.Spec, bound, n.capacity())
 	writes := n.writesItself(p, c.Spec.Name)
 	if writes && !n.kernel.isCalm() {
 		return want, false
@@ -169,7 +172,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 		n.judgedContainers[c.ID] = true
 		n.report.Containers++
 	}
-	want, have := s.wanted(p, c.Spec, bound, n.capacity()), n.values(c.Cgroup)
+	have := n.values(c.Cgroup)
 	if writes { // what the daemon does not set, it leaves alone: that is nobody else's
 		if want.min == 0 {
 			have.min = 0
