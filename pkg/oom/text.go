@@ -65,6 +65,8 @@ func (v Verdict) by(administrator bool) string {
 		return "not known"
 	case v.Itself:
 		return "itself"
+	case v.leftInMemory():
+		return "files in memory that ended containers of this pod left, " + quantity.Short(c.Used)
 	case c.Outside:
 		return fmt.Sprintf("processes outside of pods, with %s of which %s are reserved", quantity.Short(c.Used), quantity.Short(min(c.Used, c.Share)))
 	case c.Namespace != v.Namespace && !administrator:
@@ -77,6 +79,11 @@ func (v Verdict) by(administrator bool) string {
 	return fmt.Sprintf("%s, with %s where it may count on %s", name, quantity.Short(c.Used), quantity.Short(c.Share))
 }
 
+// leftInMemory reports whether the pod's limit was filled most by files in memory of containers that have ended.
+func (v Verdict) leftInMemory() bool {
+	return v.Level == Pod && v.Culprit != nil && v.Culprit.Container == ""
+}
+
 // change is what would keep it from happening again.
 func (v Verdict) change() string {
 	switch v.Level {
@@ -85,6 +92,9 @@ func (v Verdict) change() string {
 	case Pod:
 		if v.Culprit != nil && v.Culprit.atLimit() {
 			return v.changeOfContainer()
+		}
+		if v.leftInMemory() {
+			return "bound what the pod's containers write to memory (sizeLimit of its emptyDir with the medium Memory), or raise the pod's limit"
 		}
 		return "raise the pod's limit, or give the container that uses most a limit of its own"
 	case Parent:

@@ -38,17 +38,30 @@ func (r *Recorder) surroundings(k *Kill, view *ledger.View, dir string) {
 	}
 }
 
+// containersOf are the containers of a pod, and what none of those that are there uses: files in memory outlive the containers that wrote them.
+// Once the victim's cgroup is gone, which part of these was the victim's is not known, and they are counted as its.
 func (r *Recorder) containersOf(view *ledger.View, uid, victim string) (users []User) {
+	var left User
+	known := false
 	for pod, c := range view.Containers() {
 		if pod.UID != uid || c.Cgroup == "" {
 			continue
+		}
+		if left.Pod == "" {
+			whole, err := readHeld(r.options.Tree, pod.Cgroup)
+			left, known = User{Namespace: pod.Namespace, Pod: pod.Name, Used: whole.Tmpfs}, err == nil
 		}
 		held, err := readHeld(r.options.Tree, c.Cgroup)
 		if err != nil && c.Cgroup != victim {
 			continue
 		}
+		known = known && err == nil
+		left.Used = less(left.Used, held.Tmpfs)
 		users = append(users, User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, Used: held.unreclaimable(), Share: c.Request,
 			Limit: c.Limit, victim: c.Cgroup == victim})
+	}
+	if known && left.Used > 0 {
+		users = append(users, left)
 	}
 	return users
 }

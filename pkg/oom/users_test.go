@@ -2,6 +2,8 @@ package oom
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,4 +65,47 @@ func TestAPodWithinItsOwnAllocationIsNotBlamed(t *testing.T) {
 	h.write("kubepods/burstable/podu3/hog", "memory.numa_stat", fmt.Sprintf("anon N0=%d N1=0\nshmem N0=0 N1=0", 2*gib))
 	h.killOnFullNode()
 	h.expect("app 1 numa_node unknown by hog/hog")
+}
+
+// The pod's limit is hit. "app" has little; containers that have ended left 50 MiB of files in memory to the pod.
+func TestFilesInMemoryOfEndedContainersAreNotBlamedOnOthers(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	h.held(appDir, "max", Held{Processes: 4 * mib, Tmpfs: 1 * mib})
+	h.held(besideID, "max", Held{Processes: 1 * mib})
+	h.held(podDir, "67108864", Held{Processes: 5 * mib, Tmpfs: 51 * mib})
+	h.events(appDir, 0, 0, 1, 0)
+	h.events(podDir, 1, 1, 1, 0)
+	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	r.judge(noon.Add(time.Second + settle))
+	if len(h.verdicts) != 1 {
+		t.Fatalf("%+v", h.verdicts)
+	}
+	const want = "most beyond its share has files in memory that ended containers of this pod left, 50Mi; what helps: bound what the pod's containers write to memory"
+	if text := h.verdicts[0].PodText(); !strings.Contains(text, want) {
+		t.Errorf("%s\nwant %s", text, want)
+	}
+	h.expect("app 1 pod tmpfs by web/")
+
+	// Once the victim's cgroup is gone, its files cannot be told from theirs.
+	h.events(podDir, 2, 2, 2, 0)
+	h.remove(appDir)
+	h.look(r, noon.Add(time.Minute))
+	h.expect("app 1 pod tmpfs by web/app")
+}
+
+// A container is killed while nobody watches. What is there then, without a cgroup, was created after it.
+func TestAContainerOfAfterAKillIsNotItsVictim(t *testing.T) {
+	h := newHost(t)
+	pod := *h.view.Pods[0]
+	pod.Containers = slices.Clone(pod.Containers)
+	pod.Containers[0].Unanswered = true
+	h.view = &ledger.View{Conditions: h.view.Conditions, Pods: []*ledger.PodView{&pod}}
+	h.remove(appDir)
+	h.events(podDir, 0, 1, 1, 0)
+	h.sync(h.recorder(), noon)
+	if len(h.verdicts) != 1 || h.verdicts[0].Container != "" || h.verdicts[0].ID != "" {
+		t.Errorf("%+v", h.verdicts)
+	}
 }

@@ -32,7 +32,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	victims, whole := r.victims(p, now, since) // first of all: the runtime removes the cgroup of a container that has ended
+	victims, whole := r.victims(p, now, since, away) // first of all: the runtime removes the cgroup of a container that has ended
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
@@ -74,14 +74,15 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 
 // victims are the containers of a pod that lost processes, which the pod counts together. What is not found in the containers that are
 // there was in the one that has gone since, or, while the runtime is away, in one that nobody knows. Whole is the pod's reading.
-func (r *Recorder) victims(p *pod, now time.Time, together counters) (victims []victim, whole Reading) {
+func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading) {
 	var gone []string
 	var others Held
 	var found counters
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
 		if err != nil {
-			if r.missed(dir, c, now); c.gone.IsZero() || now.Sub(c.gone) <= hitAge {
+			// One that was created while nobody watched may have come after the kill, as the next one of another that is not known.
+			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) {
 				gone = append(gone, dir)
 			}
 			continue
