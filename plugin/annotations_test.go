@@ -162,3 +162,16 @@ func TestFalseRequestsInAnAnnotation(t *testing.T) {
 		t.Errorf("kubepods has memory.min %s, want the honest pod's %d", got, 1060*mi)
 	}
 }
+
+// The rule that gives a pod what its annotations do not say is named by explain, and its values are in the answer.
+func TestDefaultsOfTheConfigurationAreExplained(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, operatorsConfig+"annotationRules:\n- {name: teams, namespaces: [def*], allowedAnnotations: [memory-high], defaults: {reservation: none, memory-high: off}}\n")
+	given, own := burstable("given", 0, 968), burstable("own", 0, 968)
+	own.annotations = map[string]string{"memory-high.memory-manager.noderesource.dev": "1500Mi"}
+	h.deploy(given)
+	h.deploy(own)
+	h.start()
+	wantAll(t, h.ask(0, "explain", "given"), "annotationRules[0] (teams) stands for the annotations memory-high: off, reservation: none", "memory.high is not set")
+	wantAll(t, h.ask(0, "explain", "own"), "annotationRules[0] (teams) stands for the annotations reservation: none\n", "memory.high = 1.465Gi")
+}

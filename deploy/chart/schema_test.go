@@ -97,6 +97,7 @@ type schema struct {
 	AdditionalProperties any               `json:"additionalProperties,omitempty"`
 	Not                  *schema           `json:"not,omitempty"`
 	If                   *schema           `json:"if,omitempty"`
+	Then                 *schema           `json:"then,omitempty"`
 	Else                 *schema           `json:"else,omitempty"`
 }
 
@@ -230,8 +231,9 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		switch t {
 		case reflect.TypeFor[ours.Reservation](), reflect.TypeFor[claims.NodeShare]():
 			s.Required = []string{"limits"}
-		case reflect.TypeFor[ours.NamespaceRule]():
-			s.Required = []string{"namespaces"}
+		case reflect.TypeFor[ours.AnnotationRule]():
+			s.If = &schema{Not: &schema{Required: []string{"labels"}}} // with labels it may leave out namespaces
+			s.Then = &schema{Required: []string{"namespaces"}}
 		}
 		return s
 	case reflect.Slice:
@@ -261,6 +263,10 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			}
 			return anything
 		})
+		if path == "annotationRules[].labels" {
+			anything.Pattern = whole(aGlob)
+			s.Properties, s.AdditionalProperties, s.Type, s.MinProperties = nil, anything.want("a value, or a pattern such as *"), []string{"object"}, 1
+		}
 		if strings.HasSuffix(path, ".limits") {
 			s.Type, s.MinProperties = []string{"object"}, 1
 		}

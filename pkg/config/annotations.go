@@ -1,7 +1,7 @@
 package config
 
 import (
-	"path"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,11 +12,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// AnnotationRules say which annotations a pod may use.
+// AnnotationRules say which annotations a pod may use. They are of one rule of the configuration, or of none.
 type AnnotationRules struct {
 	Allowed []Annotation
 	// MinimumFactor is the smallest throttling factor that may be chosen.
 	MinimumFactor float64
+	// Rule names the rule; empty without one.
+	Rule string
+	// Defaults are values of annotations, by the configuration.
+	Defaults map[Annotation]string
 }
 
 // NUMAPreference is a pod's wish for its placement; empty leaves it to the configuration.
@@ -42,6 +46,8 @@ type Wishes struct {
 	StallGuardOff bool
 	// MemoryPolicy replaces unpinnedMemoryPolicy; empty leaves it.
 	MemoryPolicy MemoryPolicy
+	// Defaults are the annotations that the pod does not have and the configuration gives it, sorted.
+	Defaults []Annotation
 }
 
 // Problem is an annotation that is wrong or not allowed.
@@ -52,17 +58,16 @@ type Problem struct {
 	Message string
 }
 
-// AnnotationRulesFor returns what pods of a namespace may wish for.
-func (c Config) AnnotationRulesFor(namespace string) AnnotationRules {
-	for _, rule := range c.AnnotationRules {
-		matches := func(pattern string) bool {
-			ok, err := path.Match(pattern, namespace)
-			return ok && err == nil
+// AnnotationRulesFor returns what a pod may wish for, and what it has without.
+func (c Config) AnnotationRulesFor(s Subject) AnnotationRules {
+	for i, rule := range c.AnnotationRules {
+		if rule.matches(s) {
+			name := fmt.Sprintf("annotationRules[%d]", i)
+			if rule.Name != "" {
+				name += " (" + rule.Name + ")"
+			}
+			return AnnotationRules{rule.AllowedAnnotations, rule.MinimumThrottlingFactor, name, rule.Defaults}
 		}
-		if !slices.ContainsFunc(rule.Namespaces, matches) {
-			continue
-		}
-		return AnnotationRules{Allowed: rule.AllowedAnnotations, MinimumFactor: rule.MinimumThrottlingFactor}
 	}
 	return AnnotationRules{Allowed: annotations()}
 }
@@ -70,7 +75,7 @@ func (c Config) AnnotationRulesFor(namespace string) AnnotationRules {
 // wish puts one annotation's value into the wishes. After an error they are to be thrown away.
 func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, value string) *field.Error {
 	if !slices.Contains(rules.Allowed, name) {
-		return field.Forbidden(at, "the administrator does not allow "+string(name)+" in this namespace")
+		return field.Forbidden(at, rules.Rule+" does not allow "+string(name))
 	}
 	switch name {
 	case AnnotationThrottlingFactor:

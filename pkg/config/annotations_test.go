@@ -15,7 +15,7 @@ func parseAnnotations(annotations map[string]string, container string, rules Ann
 	return ReadAnnotations(annotations).Wishes(container, rules)
 }
 
-func all() AnnotationRules { return Default().AnnotationRulesFor("any") }
+func all() AnnotationRules { return Default().AnnotationRulesFor(Subject{}) }
 
 func TestAnnotations(t *testing.T) {
 	factor, other, quarter, high, process, whole := 0.7, 0.5, 0.25, uint64(512<<20), uint64(0), uint64(1)
@@ -73,7 +73,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"policy":               {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-available", "interleave", "weighted-interleave"`},
 		"guard":                {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
 		"unknown":              {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
-		"not allowed":          {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: the administrator does not allow numa in this namespace`},
+		"not allowed":          {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: annotationRules[1] (tenants) does not allow numa`},
 		"scope":                {"numa" + ours + "/node", "none", at + "numa" + ours + `/node]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
 		"empty scope":          {"numa" + ours + "/", "none", at + "numa" + ours + `/]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
 		"no container":         {"numa" + ours + "/container.", "none", at + "numa" + ours + `/container.]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
@@ -88,7 +88,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 			rules := all()
 			rules.MinimumFactor = 0.25
 			if name == "not allowed" {
-				rules.Allowed = []Annotation{AnnotationMemoryHigh}
+				rules.Allowed, rules.Rule = []Annotation{AnnotationMemoryHigh}, "annotationRules[1] (tenants)"
 			}
 			got, problems := parseAnnotations(map[string]string{tc.key: tc.value}, "app", rules)
 			if diff := cmp.Diff(Wishes{}, got); diff != "" {
@@ -144,17 +144,17 @@ annotationRules:
 		t.Fatal(err)
 	}
 	for namespace, want := range map[string]AnnotationRules{
-		"default":     {annotations(), 0},
-		"kube-system": {nil, 0},
-		"team-a":      {[]Annotation{AnnotationNUMA}, 0.5},
-		"team-blue":   {[]Annotation{AnnotationMemoryHigh}, 0.2},
+		"default":     {Allowed: annotations()},
+		"kube-system": {Rule: "annotationRules[0]"},
+		"team-a":      {Allowed: []Annotation{AnnotationNUMA}, MinimumFactor: 0.5, Rule: "annotationRules[1]"},
+		"team-blue":   {Allowed: []Annotation{AnnotationMemoryHigh}, MinimumFactor: 0.2, Rule: "annotationRules[2]"},
 	} {
-		if diff := cmp.Diff(want, c.AnnotationRulesFor(namespace)); diff != "" {
+		if diff := cmp.Diff(want, c.AnnotationRulesFor(Subject{Namespace: namespace})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", namespace, diff)
 		}
 	}
 	r, err := c.Resolve(fixture(t, "task-page"))
-	if err != nil || r.QoS.MinimumFactor != 0 || r.SettingsFor("team-a").MinimumFactor != 0.5 {
-		t.Errorf("%v, minimum factors %v and %v", err, r.QoS.MinimumFactor, r.SettingsFor("team-a").MinimumFactor)
+	if err != nil || r.QoS.MinimumFactor != 0 || r.SettingsFor(r.Config.AnnotationRulesFor(Subject{Namespace: "team-a"})).MinimumFactor != 0.5 {
+		t.Errorf("%v, minimum factors %v and %v", err, r.QoS.MinimumFactor, r.SettingsFor(r.Config.AnnotationRulesFor(Subject{Namespace: "team-a"})).MinimumFactor)
 	}
 }

@@ -31,6 +31,7 @@ var choices = map[string][]string{
 	"requestSources[]": names(memoryqos.SourceKubelet, memoryqos.SourceAPIServer, memoryqos.SourceUnified,
 		memoryqos.SourceAnnotation, memoryqos.SourceSwap, memoryqos.SourceOOMScore),
 	"annotationRules[].allowedAnnotations[]": annotationNames,
+	"annotationRules[].defaults":             annotationNames,
 	"onBadAnnotation":                        names(IgnoreAnnotation, RejectPod),
 	"failurePolicy":                          names(Ignore, Fail),
 	"onTermination":                          names(KeepValues, RollbackValues),

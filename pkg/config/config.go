@@ -79,9 +79,9 @@ type Config struct {
 	// RequestSources are the sources of memory requests, in order of precedence; if it is empty, the plugin tries all.
 	RequestSources []memoryqos.Source `yaml:"requestSources"`
 
-	// AnnotationRules say what pods may choose by annotation; the first rule that matches a pod's namespace counts, and a pod
-	// that none matches may choose everything.
-	AnnotationRules []NamespaceRule `yaml:"annotationRules"`
+	// AnnotationRules say what pods may choose by annotation, and what counts where they do not; the first rule that matches a pod
+	// counts, and a pod that none matches may choose everything.
+	AnnotationRules []AnnotationRule `yaml:"annotationRules"`
 	// OnBadAnnotation ignores a wrong annotation, or rejects the pod's containers.
 	OnBadAnnotation OnBadAnnotation `yaml:"onBadAnnotation"`
 
@@ -127,14 +127,20 @@ type Origin struct {
 	Warnings []string
 }
 
-// NamespaceRule says what pods of some namespaces may wish for.
-type NamespaceRule struct {
-	// Namespaces are names or patterns with * and ?.
+// AnnotationRule says what some pods may wish for, and has defaults for what they do not.
+type AnnotationRule struct {
+	// Name is for people.
+	Name string `yaml:"name"`
+	// Namespaces are names or patterns with * and ?. The rule is for pods of these namespaces that have all Labels; either may be empty.
 	Namespaces []string `yaml:"namespaces"`
+	// Labels are labels of the pod as it was started, by key. Their values may be patterns.
+	Labels map[string]string `yaml:"labels"`
 	// AllowedAnnotations are the annotations that they may use; empty allows none.
 	AllowedAnnotations []Annotation `yaml:"allowedAnnotations"`
 	// MinimumThrottlingFactor is the smallest factor that they may choose, in [0, 1].
 	MinimumThrottlingFactor float64 `yaml:"minimumThrottlingFactor"`
+	// Defaults are values of annotations that a pod has not, or may not use.
+	Defaults map[Annotation]string `yaml:"defaults"`
 }
 
 // replaced says what replaces the keys of versions before v0.3.0.

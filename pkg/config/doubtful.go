@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -37,7 +38,9 @@ func (c Config) doubtful() (warnings []string) {
 	for _, key := range qosKeys {
 		warn(key, c.Profile == ProfileNUMA, "has no effect: profile NUMA writes no memory.min, memory.low and memory.high")
 	}
+	last := slices.IndexFunc(c.AnnotationRules, AnnotationRule.all)
 	for i, rule := range c.AnnotationRules {
+		warn(fmt.Sprintf("annotationRules[%d]", i), last >= 0 && i > last, "has no effect: annotationRules[%d] matches all pods", last)
 		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {
 			warn(fmt.Sprintf("annotationRules[%d].minimumThrottlingFactor", i), least > *factor,
 				"%g is above memoryThrottlingFactor %g: pods without the annotation have a smaller factor than any that they may choose", least, *factor)

@@ -30,7 +30,7 @@ func keys(t reflect.Type, prefix string) []string {
 		switch kind := t.Field(i).Type; {
 		case kind.Kind() == reflect.Struct:
 			all = append(all, keys(kind, prefix+name+".")...)
-		case kind == reflect.TypeFor[[]NamespaceRule]():
+		case kind == reflect.TypeFor[[]AnnotationRule]():
 			all = append(all, prefix+name)
 			all = append(all, keys(kind.Elem(), prefix+name+"[].")...)
 		default:
@@ -79,7 +79,7 @@ func TestMarshalIsReadBack(t *testing.T) {
 	changed.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30, "hugepages-2Mi": 2 << 20}}}
 	changed.KubeReserved = map[string]string{"cpu": "4", "memory": "4Gi"}
 	changed.RequestSources = []memoryqos.Source{memoryqos.SourceKubelet}
-	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: 0.25}}
+	changed.AnnotationRules = []AnnotationRule{{Name: "t", Labels: map[string]string{"app": "*"}, Defaults: map[Annotation]string{AnnotationStallGuard: "off"}, Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: 0.25}}
 	changed.DRA = claims.Config{Enabled: true, Shares: []claims.NodeShare{{Limits: map[string]claims.Share{"memory": "1Gi"}}}}
 	changed.MaxMigrationBytes = 4 << 30
 	for name, c := range map[string]Config{"defaults": Default(), "changed": changed} {
@@ -174,9 +174,13 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"reservation policy":     {"memoryReservationPolicy: Hard", `c.yaml:1: memoryReservationPolicy: want None, TieredReservation or HardReservation, got "Hard"`},
 		"source":                 {"requestSources:\n- kubelet\n- etcd", `c.yaml:3: requestSources[1]: want kubelet, apiserver, unified, annotation, swap or oomscore, got "etcd"`},
 		"source twice":           {"requestSources: [kubelet, kubelet]", "c.yaml:1: requestSources[1]: kubelet is there twice"},
-		"rule without namespace": {"annotationRules: [{allowedAnnotations: []}]", "c.yaml:1: annotationRules[0]: namespaces is missing: want names or patterns such as team-*"},
+		"rule without namespace": {"annotationRules: [{allowedAnnotations: []}]", "c.yaml:1: annotationRules[0]: namespaces and labels are missing: want names or patterns such as team-*"},
 		"rule pattern":           {"annotationRules: [{namespaces: ['[']}]", `c.yaml:1: annotationRules[0].namespaces[0]: want a name or a pattern such as team-*, got "["`},
 		"rule annotation":        {"annotationRules: [{namespaces: [a], allowedAnnotations: [x]}]", `c.yaml:1: annotationRules[0].allowedAnnotations[0]: want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group, got "x"`},
+		"rule label":             {"annotationRules:\n- labels:\n    app: '['", `c.yaml:3: annotationRules[0].labels.app: want a value or a pattern such as *, got "["`},
+		"default unknown":        {"annotationRules: [{namespaces: [a], defaults: {nuna: none}}]", `c.yaml:1: annotationRules[0].defaults: unknown annotation "nuna", did you mean "numa"?`},
+		"default wrong":          {"annotationRules:\n- namespaces: [a]\n  defaults:\n    numa: always", `c.yaml:4: annotationRules[0].defaults.numa: Unsupported value: "always": supported values: "none", "preferred", "required"`},
+		"default below minimum":  {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.5, defaults: {throttling-factor: 0.4}}]", `c.yaml:1: annotationRules[0].defaults.throttling-factor: Invalid value: "0.4": must be at least the administrator's minimumThrottlingFactor 0.5`},
 		"rule factor":            {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: -1}]", "c.yaml:1: annotationRules[0].minimumThrottlingFactor: want 0 to 1, got -1"},
 		"bad annotation":         {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},
 		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},

@@ -129,7 +129,7 @@ func (p *PodAnnotations) UnmarshalJSON(data []byte) error {
 func (p PodAnnotations) Empty() bool { return p.one == nil && p.beyond == nil }
 
 // Wishes are what the pod asks for one of its containers ("" for the pod itself). The most specific annotation wins. What is
-// wrong or not allowed counts as not there and is named in the problems, sorted by annotation.
+// wrong or not allowed counts as not there and is named in the problems, sorted by annotation. What is not there has the rules' default.
 func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes, []Problem) {
 	var own annotationScope
 	if scope := p.one[container]; scope != nil {
@@ -137,6 +137,9 @@ func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes,
 	}
 	var wishes Wishes
 	problems := slices.Concat(p.problems, rules.judge(&wishes, p.every.known), own.problems(), rules.judge(&wishes, own.known))
+	if len(rules.Defaults) > 0 {
+		rules.complete(&wishes)
+	}
 	return wishes, append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
 }
 

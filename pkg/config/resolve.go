@@ -188,9 +188,9 @@ func amount(bytes uint64) string {
 	return short + " bytes"
 }
 
-// SettingsFor returns the Memory QoS rules for pods of a namespace.
-func (r Resolved) SettingsFor(namespace string) memoryqos.Settings {
+// SettingsFor returns the Memory QoS rules for pods with these rules for annotations.
+func (r Resolved) SettingsFor(rules AnnotationRules) memoryqos.Settings {
 	settings := r.QoS
-	settings.MinimumFactor = r.Config.AnnotationRulesFor(namespace).MinimumFactor
+	settings.MinimumFactor = rules.MinimumFactor
 	return settings
 }

@@ -339,6 +339,7 @@ func TestDoubtfulKeys(t *testing.T) {
 		"profile: NUMA\ncacheRoom: 0.1":                                       "c.yaml:2: cacheRoom: has no effect: profile NUMA writes no memory.min, memory.low and memory.high",
 		"profile: QoS\nreservedMemory: 0:memory=1Gi":                          "c.yaml:2: reservedMemory: has no effect: memoryManagerPolicy is None, which places nothing",
 		"maxMigrationBytes: 0":                                                "",
+		"annotationRules: [{namespaces: [a, '*']}, {labels: {a: b}}]":         "c.yaml:1: annotationRules[1]: has no effect: annotationRules[0] matches all pods",
 		"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.95}]": "c.yaml:1: annotationRules[0].minimumThrottlingFactor: 0.95 is above memoryThrottlingFactor 0.9: pods without the annotation have a smaller factor than any that they may choose",
 		"stallGuard: false\ncacheRoom: 0.1":                                   "c.yaml:2: cacheRoom: has no effect: without stallGuard it would stop a heap that needs its whole limit",
 		"memoryReservationPolicy: None\nguaranteedHeadroom: 0":                "c.yaml:2: guaranteedHeadroom: has no effect on pods without annotation: memoryReservationPolicy is None",

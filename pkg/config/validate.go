@@ -3,7 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
-	"path"
+	glob "path"
 	"slices"
 	"strconv"
 
@@ -121,13 +121,22 @@ func (c Config) validateRules() error {
 	var errs []error
 	for i, rule := range c.AnnotationRules {
 		field := fmt.Sprintf("annotationRules[%d]", i)
-		if len(rule.Namespaces) == 0 {
-			errs = append(errs, c.Errorf(field, "namespaces is missing: want names or patterns such as team-*"))
+		if len(rule.Namespaces)+len(rule.Labels) == 0 {
+			errs = append(errs, c.Errorf(field, "namespaces and labels are missing: want names or patterns such as team-*"))
 		}
-		for j, pattern := range rule.Namespaces {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				errs = append(errs, c.Errorf(fmt.Sprintf("%s.namespaces[%d]", field, j), "want a name or a pattern such as team-*, got %s", strictyaml.Quote(pattern)))
+		pattern := func(path, pattern, want string) {
+			if _, err := glob.Match(pattern, ""); err != nil || pattern == "" {
+				errs = append(errs, c.Errorf(field+path, "want %s, got %s", want, strictyaml.Quote(pattern)))
 			}
+		}
+		for j, name := range rule.Namespaces {
+			pattern(fmt.Sprintf(".namespaces[%d]", j), name, "a name or a pattern such as team-*")
+		}
+		for _, key := range slices.Sorted(maps.Keys(rule.Labels)) {
+			pattern(".labels."+key, rule.Labels[key], "a value or a pattern such as *")
+		}
+		for _, key := range slices.Sorted(maps.Keys(rule.Defaults)) {
+			errs = append(errs, c.validateDefault(field+".defaults", key, rule))
 		}
 		for j, key := range rule.AllowedAnnotations {
 			errs = append(errs, oneOf(c, fmt.Sprintf("%s.allowedAnnotations[%d]", field, j), key))
@@ -135,4 +144,16 @@ func (c Config) validateRules() error {
 		errs = append(errs, c.inRange(field+".minimumThrottlingFactor", &rule.MinimumThrottlingFactor))
 	}
 	return strictyaml.Join(errs...)
+}
+
+// validateDefault refuses what a pod's annotation could not say.
+func (c Config) validateDefault(path string, name Annotation, rule AnnotationRule) error {
+	if !slices.Contains(annotations(), name) {
+		return c.Errorf(path, "unknown annotation %s%s", strictyaml.Quote(string(name)), spelling.HintOr(string(name), annotationNames))
+	}
+	rules := AnnotationRules{Allowed: annotations(), MinimumFactor: rule.MinimumThrottlingFactor}
+	if err := rules.wish(&Wishes{}, nil, name, rule.Defaults[name]); err != nil {
+		return c.Errorf(path+"."+string(name), "%s", err.ErrorBody())
+	}
+	return nil
 }

@@ -29,7 +29,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 		wrongC  = key + `/container.main]: Unsupported value: "far": supported values: "none", "preferred", "required"`
 		astray  = key + `/container.mian]: Not found: "mian": the pod has no such container, did you mean "main"?`
 		debug   = key + `/container.debug]: Not found: "debug": the pod has no such container`
-		barred  = key + `]: Forbidden: the administrator does not allow numa in this namespace`
+		barred  = key + `]: Forbidden: annotationRules[0] does not allow numa`
 		domain  = ".memory-manager.noderesource.dev"
 		another = "container-of-another-name"
 	)

@@ -20,6 +20,8 @@ type Explanation struct {
 	Placement *memorymanager.Explanation
 	// Rejection is the container's last one if it still matters: a refused resize, or no place now.
 	Rejection *Rejection
+	// Defaults names the rule of the configuration that stands for annotations, and which; "" if none does.
+	Defaults string
 	// Memory has a line for each step to memory.min, low and high. High is the formula for memory.high, if that decides.
 	Memory []string
 	High   memoryqos.Formula
@@ -74,7 +76,7 @@ type inquiry struct {
 
 func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 	q := inquiry{
-		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c)},
+		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c), Defaults: c.pod.rules.Sets(c.wishes())},
 		settings:    c.pod.settings,
 	}
 	q.qos, q.overrides = l.qosContainer(c, view.Estimate)

@@ -43,7 +43,7 @@ func (l *Ledger) setsMemoryPolicies(pod Pod, class memoryqos.QOSClass, g *Gather
 	if p := l.pods[pod.Key()]; p != nil && annotated == nil {
 		annotated = p.Annotated
 	}
-	asks := annotated != nil && !annotated.Annotations.Empty()
+	asks := annotated != nil && !annotated.Annotations.Empty() || len(l.rulesFor(pod).Defaults) > 0
 	near := class != memoryqos.Guaranteed && hasDevices
 	return l.state.Runtime.MemoryPolicies && (asks || near || l.state.Resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }

@@ -234,20 +234,21 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 	return cgroup.PodPath{}, false, nil
 }
 
-// setRules updates what the configuration says about the pod's namespace, and what the pod's annotations mean under it.
+// setRules updates what the configuration says about the pod, and what the pod's annotations mean under it.
 func (l *Ledger) setRules(p *pod) {
-	p.settings = l.state.Resolved.SettingsFor(p.Namespace)
-	p.wishes = nil
-	if !p.Annotated.Annotations.Empty() {
-		p.rules = l.state.Resolved.Config.AnnotationRulesFor(p.Namespace)
-	}
+	p.rules, p.wishes = l.rulesFor(p.Pod), nil
+	p.settings = l.state.Resolved.SettingsFor(p.rules)
 	l.recheckAnnotations(p)
 }
 
-// wishesOf returns what the annotations wish for one container, or for the pod itself if container is "". The result is cached, because
+func (l *Ledger) rulesFor(p Pod) config.AnnotationRules {
+	return l.state.Resolved.Config.AnnotationRulesFor(config.Subject{Namespace: p.Namespace, Labels: p.Labels})
+}
+
+// wishesOf returns what the annotations and the configuration's defaults wish for one container, or for the pod itself if container is "". The result is cached, because
 // values are derived at every event.
 func (p *pod) wishesOf(container string) config.Wishes {
-	if p.Annotated.Annotations.Empty() {
+	if p.Annotated.Annotations.Empty() && p.rules.Defaults == nil {
 		return config.Wishes{}
 	}
 	wishes, ok := p.wishes[container]

@@ -13,6 +13,8 @@ type Pod struct {
 	UID, Namespace, Name string
 	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
 	CgroupParent string
+	// Labels are the pod's when it was started; the API server's labels can change later.
+	Labels map[string]string `json:",omitempty"`
 	// Annotations are as the runtime sends them. Annotated is their parsed content, nil until they are read (Gathered.Ask).
 	Annotations map[string]string `json:"-"`
 	Annotated   *ReadAnnotations

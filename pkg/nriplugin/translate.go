@@ -20,10 +20,23 @@ func PodOf(pod *api.PodSandbox) ledger.Pod {
 		Namespace:    pod.GetNamespace(),
 		Name:         pod.GetName(),
 		CgroupParent: linux.GetCgroupParent(),
+		Labels:       labelsOf(pod.GetLabels()),
 		Annotations:  pod.GetAnnotations(),
 		Overhead:     memoryLimit(linux.GetPodOverhead()),
 		MemoryLimit:  memoryLimit(linux.GetPodResources()),
 	}
+}
+
+// labelsOf returns no labels if they are too long: a tenant writes them, and the API server bounds only each of them.
+func labelsOf(labels map[string]string) map[string]string {
+	bytes := 0
+	for key, value := range labels {
+		bytes += len(key) + len(value)
+	}
+	if bytes > maxLabelBytes {
+		return nil
+	}
+	return labels
 }
 
 // memoryLimit returns 0 if there is none; runtimes also send -1.
@@ -57,6 +70,8 @@ func ContainerOf(container *api.Container) ledger.Container {
 // Bounds for the data of an event. A tenant writes most of it; what exceeds them is ignored.
 const (
 	maxDevices = 64
+	// maxLabelBytes bounds the keys and values of a pod's labels, which are kept as long as it lives.
+	maxLabelBytes = 32 << 10
 	// maxCDINames bounds the CDI devices that are searched for resource claims.
 	maxCDINames = 1024
 	// maxCDINameLength is longer than a CDI device's vendor, class and name, in bytes.

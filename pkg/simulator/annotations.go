@@ -27,7 +27,7 @@ func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
 		return nil
 	}
 	for _, pod := range n.pods {
-		rules := n.config.AnnotationRulesFor(pod.Namespace)
+		rules := n.rulesFor(pod)
 		for _, problem := range problems(pod, rules) {
 			all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, problem.Annotation, problem.Message})
 		}
@@ -45,6 +45,17 @@ func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
 		}
 	}
 	return all
+}
+
+func (n *Node) rulesFor(pod *corev1.Pod) config.AnnotationRules {
+	return n.config.AnnotationRulesFor(config.Subject{Namespace: pod.Namespace, Labels: pod.Labels})
+}
+
+// defaults says which rule stands for which annotations of a container; empty if none does.
+func (n *Node) defaults(pod *corev1.Pod, container string) string {
+	rules := n.rulesFor(pod)
+	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(container, rules)
+	return rules.Sets(wishes)
 }
 
 // problems are those of a pod and its containers.
@@ -65,4 +76,18 @@ func (r *Result) writeIgnoredAnnotations(b *strings.Builder) {
 		fmt.Fprintf(b, "%s/%s: %s\n", ignored.Namespace, ignored.Pod, ignored.Message)
 	}
 	fmt.Fprintln(b)
+}
+
+// writeDefaults has a line for each container that a rule gives something.
+func (r *Result) writeDefaults(b *strings.Builder) {
+	title := "DEFAULTS\n"
+	for _, c := range r.Containers {
+		if c.Defaults != "" {
+			fmt.Fprintf(b, "%s%s/%s %s: %s\n", title, c.Namespace, c.Pod, c.Container, c.Defaults)
+			title = ""
+		}
+	}
+	if title == "" {
+		fmt.Fprintln(b)
+	}
 }

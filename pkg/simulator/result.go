@@ -50,6 +50,8 @@ type Container struct {
 	Memory     Memory `json:"memory"`
 	// OOMScoreAdj is what the kubelet gives the container's processes.
 	OOMScoreAdj int64 `json:"oomScoreAdj"`
+	// Defaults names the rule of the configuration that stands for annotations, and which.
+	Defaults string `json:"defaults,omitempty"`
 	// OCI is linux.resources of the final OCI spec.
 	OCI *rspec.LinuxResources `json:"oci,omitempty"`
 

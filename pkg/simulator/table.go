@@ -17,6 +17,7 @@ func (r *Result) Table(to io.Writer) error {
 	r.writeContainers(&b)
 	r.writeHugepages(&b)
 	r.writeIgnoredAnnotations(&b)
+	r.writeDefaults(&b)
 	writeReasons(&b, "REJECTED", r.Rejected())
 	writeReasons(&b, "NOT PINNED", r.unpinned())
 	r.writeAncestors(&b)

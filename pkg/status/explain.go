@@ -26,6 +26,8 @@ type Explanation struct {
 	Pinning   string `json:"pinning"`
 	// NotWritten says why what was decided is not in the kernel's files: a dry run, or a rollback.
 	NotWritten string `json:"notWritten,omitempty"`
+	// Defaults names the rule of the configuration that stands for annotations, and which; absent if none does.
+	Defaults string `json:"defaults,omitempty"`
 	// Placement is how it was, or would be, placed. Its candidates are judged now, and for a container that is placed as if its own
 	// allocation were not there.
 	Placement *memorymanager.Explanation `json:"placement,omitempty"`
@@ -84,7 +86,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	for _, e := range explanations {
 		pod, c := e.Pod, &e.Container
 		d := Explanation{
-			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, NotWritten: notWritten, Placement: e.Placement,
+			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, NotWritten: notWritten, Defaults: e.Defaults, Placement: e.Placement,
 			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised,
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
@@ -161,6 +163,9 @@ func (d *Explanation) write(b *strings.Builder) {
 	fmt.Fprintf(b, "%s %s (%s)\n", pod, d.Container, d.QOSClass)
 	if d.NotWritten != "" {
 		fmt.Fprintf(b, "  %s\n", d.NotWritten)
+	}
+	if d.Defaults != "" {
+		fmt.Fprintf(b, "  %s\n", d.Defaults)
 	}
 	switch {
 	case d.Pinning == "": // never placed
