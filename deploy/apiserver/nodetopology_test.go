@@ -130,7 +130,7 @@ func (n *node) isTrue() *v1alpha2.NodeResourceTopology {
 		if object = n.exported(); object != nil {
 			zones := object.DeepCopy().Zones
 			for i := range zones {
-				zones[i].Costs = nil // status has none, and no CPUs
+				zones[i].Costs, zones[i].Attributes = nil, nil // status has none, and no CPUs
 				zones[i].Resources = slices.DeleteFunc(zones[i].Resources, func(r v1alpha2.ResourceInfo) bool { return r.Name == "cpu" })
 			}
 			if difference = cmp.Diff(n.reported(), zones); difference == "" {
@@ -202,6 +202,10 @@ func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
 	eventually(t, "the object offers 3Gi less", func() bool {
 		return slices.Equal(available(n.exported()), []int64{before[0] - 3<<30, before[1]})
 	})
+	group := v1alpha2.AttributeList{{Name: "memoryGroup", Value: "node-0"}, {Name: "memoryGroupBars", Value: "multi-numa-node"}}
+	if difference := cmp.Diff([]v1alpha2.AttributeList{group, nil}, []v1alpha2.AttributeList{n.exported().Zones[0].Attributes, n.exported().Zones[1].Attributes}); difference != "" {
+		t.Error(difference)
+	}
 	must(t, pods.Add("default", "database"))
 	if got := n.isTrue().Attributes[3].Value; got != pods.Sign() {
 		t.Errorf("fingerprint %s, want that of default/database, %s", got, pods.Sign())

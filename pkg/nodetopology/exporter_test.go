@@ -74,6 +74,32 @@ func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
 	}
 }
 
+func TestTheGroupOfAZoneIsItsAttribute(t *testing.T) {
+	var capacities []memorymanager.NodeCapacity
+	for id := range 4 {
+		capacities = append(capacities, memorymanager.NodeCapacity{ID: id, Total: 64 << 30})
+	}
+	manager, err := memorymanager.New(capacities, memorymanager.Options{Policy: "restricted"})
+	must(t, err)
+	allocate := func(pod string, bytes uint64) {
+		request := memorymanager.Container{Pod: pod, Name: "app", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}}
+		if _, err := manager.Admit(request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allocate("small", 1<<30)
+	allocate("large", 100<<30)
+	var got []string
+	for _, zone := range zones(&ledger.View{Nodes: manager.Nodes()}, hardware) {
+		got = append(got, fmt.Sprint(zone.Attributes))
+	}
+	want := []string{"[{memoryGroup node-0} {memoryGroupBars multi-numa-node}]", "[{memoryGroup node-1,node-2} {memoryGroupBars single-numa-node}]",
+		"[{memoryGroup node-1,node-2} {memoryGroupBars single-numa-node}]", "[]"}
+	if difference := cmp.Diff(want, got); difference != "" {
+		t.Error(difference)
+	}
+}
+
 func TestExclusiveCPUsAreNotAvailable(t *testing.T) {
 	container := func(state ledger.Phase, cpus map[int]int) ledger.ContainerView {
 		return ledger.ContainerView{State: state, CPUs: cpus}

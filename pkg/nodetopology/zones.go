@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/k8stopologyawareschedwg/podfingerprint"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
@@ -14,6 +15,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 // zones returns one zone per NUMA node with its CPUs, memory and huge pages: what it has, what pods may have of it and what
@@ -38,10 +40,28 @@ func zones(view *ledger.View, hardware machine.Machine) []Zone {
 				Available:   quantity(table.Free),
 			})
 		}
-		zone.Attributes = deficitAttributes(view.NodeMemory.Node(node.ID))
+		zone.Attributes = append(groupAttributes(node), deficitAttributes(view.NodeMemory.Node(node.ID))...)
 		zones = append(zones, zone)
 	}
 	return zones
+}
+
+// groupAttributes say which containers a used zone bars, whatever it has available (the Memory Manager's groups,
+// pkg/kubelet/cm/memorymanager). A container may be on a set of zones if none of them has the attributes, or if that set is the
+// memoryGroup of each of them.
+func groupAttributes(node memorymanager.NodeState) []Attribute {
+	if node.Assignments == 0 {
+		return nil
+	}
+	var members []string
+	for id := range node.Cells.All() {
+		members = append(members, zoneName(id))
+	}
+	bars := "multi-numa-node"
+	if node.Grouped() {
+		bars = "single-numa-node"
+	}
+	return []Attribute{{Name: "memoryGroup", Value: strings.Join(members, ",")}, {Name: "memoryGroupBars", Value: bars}}
 }
 
 // deficitStep is what a deficit is rounded up to, so that the object does not change with every page.

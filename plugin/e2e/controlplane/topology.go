@@ -57,12 +57,12 @@ func (c *Cluster) Topologies(ctx context.Context) (int, error) {
 }
 
 // StartTopologyAware starts the second scheduler, which runs beside the first one for the pods that name it. arguments are
-// those of its plugin, in YAML; flags are added to the scheduler's. A scheduler with a cache knows the objects only that were
-// there when it started.
-func (c *Cluster) StartTopologyAware(ctx context.Context, arguments string, flags ...string) error {
+// those of its plugin and extenders its extenders, in YAML; flags are added to the scheduler's. A scheduler with a cache knows
+// the objects only that were there when it started.
+func (c *Cluster) StartTopologyAware(ctx context.Context, arguments, extenders string, flags ...string) error {
 	err := c.startScheduler(TopologyAware, topologyAware, "profiles:\n- schedulerName: "+TopologyAware+
 		"\n  plugins: {multiPoint: {enabled: [{name: NodeResourceTopologyMatch}]}}"+
-		"\n  pluginConfig: [{name: NodeResourceTopologyMatch, args: "+arguments+"}]\n", flags...)
+		"\n  pluginConfig: [{name: NodeResourceTopologyMatch, args: "+arguments+"}]\nextenders: "+extenders+"\n", flags...)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,13 @@ func (o *options) assemble(ctx context.Context, s setting, nodes int, dir string
 		return err
 	}
 	if s.exports() {
-		if err := cluster.StartTopologyAware(ctx, s.arguments, o.schedulerFlags...); err != nil {
+		extenders := "[]"
+		if s.heeds {
+			if extenders, err = f.extender(ctx); err != nil {
+				return err
+			}
+		}
+		if err := cluster.StartTopologyAware(ctx, s.arguments, extenders, o.schedulerFlags...); err != nil {
 			return err
 		}
 	}
@@ -120,7 +126,11 @@ func (f *fleet) flags(node string) []string {
 
 // configuration is the plugins'.
 func (f *fleet) configuration() string {
-	lines := "topologyManagerPolicy: single-numa-node\nrequestSources: [oomscore]\n"
+	policy := "single-numa-node"
+	if f.groups {
+		policy = "restricted"
+	}
+	lines := "topologyManagerPolicy: " + policy + "\nrequestSources: [oomscore]\n"
 	switch {
 	case f.exports():
 		lines += "nodeResourceTopology: true\n"

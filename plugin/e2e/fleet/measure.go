@@ -52,9 +52,9 @@ func (r result) check(s setting, nodes, without int) error {
 		most = without / 2
 	}
 	switch room := nodes * s.room; {
-	case !s.knowsNUMANodes() && r.counts[rejected] == 0:
+	case !s.informed() && r.counts[rejected] == 0:
 		return fmt.Errorf("%s: no pod was rejected at its node, want some", s)
-	case s.knowsNUMANodes() && (r.counts[running] != room || r.counts[rejected] > most):
+	case s.informed() && (r.counts[running] != room || r.counts[rejected] > most):
 		return fmt.Errorf("%s: %d pods run and %d were rejected at their nodes, want %d and at most %d", s, r.counts[running], r.counts[rejected], room, most)
 	}
 	return nil
@@ -104,12 +104,17 @@ func (f *fleet) measure(ctx context.Context) (result, error) {
 	if err := f.follow(ctx, t.saw); err != nil {
 		return result{}, err
 	}
+	if f.groups {
+		if err := f.makeGroups(ctx, t); err != nil {
+			return result{}, err
+		}
+	}
 	before, objects, err := writes(ctx, f.client)
 	if err != nil {
 		return result{}, err
 	}
 	t.began = time.Now()
-	if err := f.create(ctx, t.pods); err != nil {
+	if err := f.create(ctx, "pod", t.pods); err != nil {
 		return result{}, err
 	}
 	if err := await(ctx, "the pods", func() (bool, error) { return t.settled(f.room * len(f.nodes)), nil }); err != nil {
@@ -123,9 +128,9 @@ func (f *fleet) measure(ctx context.Context) (result, error) {
 }
 
 // create creates all pods.
-func (f *fleet) create(ctx context.Context, pods int) error {
+func (f *fleet) create(ctx context.Context, name string, pods int) error {
 	return each(pods, func(i int) error {
-		_, err := f.client.CoreV1().Pods(namespace).Create(ctx, f.pod(fmt.Sprintf("pod-%04d", i)), metav1.CreateOptions{})
+		_, err := f.client.CoreV1().Pods(namespace).Create(ctx, f.pod(fmt.Sprintf("%s-%04d", name, i)), metav1.CreateOptions{})
 		return err
 	})
 }
