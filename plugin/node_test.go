@@ -135,6 +135,7 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 			timings: defaultTimings(), log: log, lines: lines,
 			outside: surroundings{
 				tree:      func() (*cgroupfs.Tree, error) { return cgroupfs.New("/sys/fs/cgroup", at.Kernel), nil },
+				units:     at.Units,
 				proc:      at.Proc,
 				providers: func() ([]podinfo.Provider, error) { return at.Providers, nil },
 				dial:      at.Dial,

@@ -10,14 +10,13 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // Units play a systemd without its socket (protect.Units). They hold properties of units, and write all that they hold for a unit
 // whenever they are asked to set one.
 type Units struct {
 	// Folder has the units' cgroups.
-	Folder cgroups.Folder
+	Folder Folder
 	// NoSystemd and NoUnit are the answers of one that is absent, and for a unit that it has not loaded; with nil it takes those, too.
 	NoSystemd, NoUnit error
 
@@ -28,6 +27,13 @@ type Units struct {
 	waiting bool                              // one does
 	refused bool                              // a call has failed in this mode
 	orphans []func()                          // calls whose caller did not wait for their end
+}
+
+// Folder is a cgroup hierarchy. Its calls do not wait.
+type Folder interface {
+	Exists(cgroup string) bool
+	Write(cgroup, file, text string) error
+	Remove(cgroup string) error
 }
 
 // Mode is how systemd answers.
@@ -168,11 +174,24 @@ func (u *Units) Applied(dir string, files map[string]string) error {
 	return nil
 }
 
-// Remove removes a cgroup; nothing is written into it meanwhile.
+// Remove removes a cgroup, and its unit with what that holds; nothing is written into it meanwhile.
 func (u *Units) Remove(dir string) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.Folder.Remove(dir)
+	if err := u.Folder.Remove(dir); err != nil {
+		return err
+	}
+	maps.DeleteFunc(u.held, func(unit string, _ map[cgroup.Knob]uint64) bool {
+		return unit == dir || strings.HasPrefix(unit, dir+"/")
+	})
+	return nil
+}
+
+// Held is what it holds for the unit of a cgroup; a slice's files have the kernel's default where it holds nothing.
+func (u *Units) Held(dir string) map[cgroup.Knob]uint64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return maps.Clone(u.held[dir])
 }
 
 // Holds reports whether it has properties of any unit.

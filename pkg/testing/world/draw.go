@@ -60,6 +60,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.special(&s)
 	d.more(&s)
 	d.kernel(&s)
+	d.systemd(&s)
 	return s
 }
 

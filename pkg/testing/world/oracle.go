@@ -90,4 +90,5 @@ func (n *simulation) quiet() {
 	n.ownRequests()
 	n.remembered()
 	n.ends()
+	n.survives()
 }

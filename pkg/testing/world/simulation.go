@@ -21,6 +21,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
 // Place is what one life of the daemon reaches of the node.
@@ -31,6 +33,7 @@ type Place struct {
 	Config    string      // path of the configuration file
 	Reread    <-chan bool // the configuration file is to be read again
 	Providers []podinfo.Provider
+	Units     protect.Units // nil where there is no systemd
 	Dial      func(ctx context.Context) (net.Conn, error)
 }
 
@@ -44,6 +47,7 @@ type simulation struct {
 	start            Start
 	began            time.Time
 	kernel           *Kernel
+	units            *systemd.Units // nil where the kubelet uses cgroupfs
 	runtime          *ContainerRuntime
 	kubelet          *Kubelet
 	trouble          *trouble
@@ -152,8 +156,16 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.began = time.Now()
 	n.placed = n.began
 	n.kernel = NewKernel(n.scenario.Machine, n.folder)
-	n.runtime = NewRuntime(n.kernel, n.scenario.Runtime, n.scenario.Machine.Systemd)
-	n.kubelet = NewKubelet(n.kernel, n.runtime, n.scenario)
+	processes := processes(n.kernel)
+	if n.scenario.Machine.Systemd {
+		managed := newManaged(n.kernel)
+		n.units, processes = managed.units, managed
+	}
+	n.runtime = NewRuntime(processes, n.scenario.Runtime, n.scenario.Machine.Systemd)
+	if n.units != nil {
+		n.runtime.record.Applied = n.units.Applied
+	}
+	n.kubelet = NewKubelet(processes, n.runtime, n.scenario)
 	defer func(before func(call, path string, data []byte) error) { durable.Before = before }(durable.Before)
 	durable.Before = n.disk
 	world, stop := context.WithCancel(context.Background())
@@ -258,7 +270,7 @@ func (n *simulation) begin() {
 	n.mu.Lock()
 	n.lives = append(n.lives, l)
 	n.mu.Unlock()
-	run, err := n.start(ctx, Place{
+	place := Place{
 		Kernel: l.port, Proc: filepath.Join(n.folder, "proc"), Sys: filepath.Join(n.folder, "sys"), StateDir: l.state, Config: config, Reread: l.reread,
 		Providers: []podinfo.Provider{n.kubelet.Provider()},
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -267,7 +279,11 @@ func (n *simulation) begin() {
 			}
 			return n.runtime.Dial(ctx)
 		},
-	})
+	}
+	if n.units != nil {
+		place.Units = unitsOf{n, l}
+	}
+	run, err := n.start(ctx, place)
 	must(err)
 	go func() { l.ended <- run(ctx) }()
 }
@@ -356,6 +372,15 @@ func (n *simulation) fault(f Fault) {
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- true
 		n.placed = time.Now().Add(time.Minute)
+	case SystemdHangs, SystemdAway:
+		if n.units != nil {
+			n.turn()
+			time.AfterFunc(length, n.turn)
+		}
+	case DaemonReload:
+		if n.units != nil {
+			n.units.Reload()
+		}
 	case Overwritten:
 		for _, cgroup := range n.targets(f) {
 			_, how, _ := strings.Cut(f.Target, " ")
