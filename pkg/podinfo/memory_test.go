@@ -77,9 +77,9 @@ func TestThousandPodsFromBothSourcesStaySmall(t *testing.T) {
 	for i := range measured {
 		pod := fullPod(i)
 		kubeletServer.put(pod)
-		podServer.put(pod)
+		podServer.Put(pod)
 	}
-	podServer.with(func() { podServer.history = nil })
+	podServer.With(func() { podServer.History = nil })
 	kubeletServer.start(t)
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMeasuredProcess$", "-test.v")
 	child.Env = append(os.Environ(), "PODINFO_KUBELET="+kubeletServer.socket, "PODINFO_APISERVER="+podServer.URL)
@@ -111,8 +111,8 @@ func TestThousandPodsFromBothSourcesStaySmall(t *testing.T) {
 		pod.Spec.Containers[0].Resources.Requests["memory"] = *resource.NewQuantity(int64(gi+i), resource.BinarySI)
 		pod.Status.ContainerStatuses = nil
 		kubeletServer.put(pod)
-		podServer.put(pod)
-		podServer.with(func() { podServer.history = nil })
+		podServer.Put(pod)
+		podServer.With(func() { podServer.History = nil })
 	}
 	fmt.Fprintln(commands, gi+5*measured-1)
 	end := next()

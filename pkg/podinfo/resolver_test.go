@@ -88,8 +88,8 @@ func TestResolverBelievesTheFirstSourceInOrder(t *testing.T) {
 	kubeletServer, podServer := newFakeKubelet(t), newPodServer(t)
 	kubeletServer.start(t)
 	kubeletServer.put(testPod(t, "both", "64Mi"))
-	podServer.put(testPod(t, "both", "65Mi"))
-	podServer.put(testPod(t, "api", "66Mi"))
+	podServer.Put(testPod(t, "both", "65Mi"))
+	podServer.Put(testPod(t, "api", "66Mi"))
 	kubelet, api := newTestKubelet(kubeletServer), newTestAPIServer(t, podServer)
 	both, only := refOf(testPod(t, "both", "1")), refOf(testPod(t, "api", "1"))
 
@@ -136,7 +136,7 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	if got := resolved(t, r, ref); got != "nothing" {
 		t.Errorf("before any source knows: got %s", got)
 	}
-	podServer.put(pod)
+	podServer.Put(pod)
 	eventually(t, "the API server's answer", func() bool { return r.last(ref) == "apiserver 64Mi" })
 	kubeletServer.put(testPod(t, "a", "65Mi"))
 	kubeletServer.start(t)
@@ -144,7 +144,7 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	if got := resolved(t, r, ref); got != "kubelet 65Mi" {
 		t.Errorf("got %s", got)
 	}
-	podServer.put(testPod(t, "a", "66Mi")) // the lesser source does not count
+	podServer.Put(testPod(t, "a", "66Mi")) // the lesser source does not count
 	eventually(t, "the lesser source", func() bool { return requestOf(api, ref) == 66*mi })
 	kubeletServer.put(testPod(t, "a", "67Mi"))
 	eventually(t, "a resize", func() bool { return r.last(ref) == "kubelet 67Mi" })
@@ -156,20 +156,20 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	if answer, _ := r.Known(ref); shown(answer) != "kubelet 67Mi" || resolved(t, r, ref) != "kubelet 67Mi" {
 		t.Errorf("without the kubelet: known %s, want what it said last", shown(answer))
 	}
-	podServer.put(testPod(t, "a", "68Mi"))
+	podServer.Put(testPod(t, "a", "68Mi"))
 	eventually(t, "the API server's word", func() bool { return r.last(ref) == "apiserver 68Mi" })
 	if got := r.count(); got != before+1 {
 		t.Errorf("told %d times, want once", got-before)
 	}
 
 	// A pod that the sources drop is known until its sandbox is gone.
-	podServer.with(func() { podServer.broken = true; podServer.cut() })
+	podServer.With(func() { podServer.Broken = true; podServer.Cut() })
 	eventually(t, "the loss of both", func() bool { return !api.Connected() })
 	if answer, _ := r.Known(ref); shown(answer) != "apiserver 68Mi" {
 		t.Errorf("without both: known %s, want what was said last", shown(answer))
 	}
-	podServer.with(func() { podServer.broken = false })
-	podServer.drop("a")
+	podServer.With(func() { podServer.Broken = false })
+	podServer.Drop("a")
 	kubeletServer.with(func() { clear(kubeletServer.pods) })
 	kubeletServer.start(t)
 	eventually(t, "the pod's end", func() bool { return kubelet.Connected() && api.Len() == 0 && kubelet.Len() == 0 })
@@ -194,7 +194,7 @@ func TestResolverReturnsToABetterSourceThatHasNothingNew(t *testing.T) {
 	kubeletServer, podServer := newFakeKubelet(t), newPodServer(t)
 	pod := testPod(t, "a", "64Mi")
 	kubeletServer.put(pod)
-	podServer.put(testPod(t, "a", "65Mi"))
+	podServer.Put(testPod(t, "a", "65Mi"))
 	kubeletServer.start(t)
 	kubelet, api := newTestKubelet(kubeletServer), newTestAPIServer(t, podServer)
 	r := follow(t, long, kubelet, api)
@@ -204,7 +204,7 @@ func TestResolverReturnsToABetterSourceThatHasNothingNew(t *testing.T) {
 	}
 	kubeletServer.stop()
 	eventually(t, "the loss of the kubelet", func() bool { return !kubelet.Connected() })
-	podServer.put(testPod(t, "a", "66Mi"))
+	podServer.Put(testPod(t, "a", "66Mi"))
 	eventually(t, "the other source's word", func() bool { return r.last(refOf(pod)) == "apiserver 66Mi" })
 	kubeletServer.start(t)
 	eventually(t, "the kubelet's return", func() bool { return r.last(refOf(pod)) == "kubelet 64Mi" })
@@ -216,11 +216,11 @@ func TestResolverReturnsToABetterSourceThatHasNothingNew(t *testing.T) {
 	if got := resolved(t, other, refOf(pod)); got != "apiserver 66Mi" {
 		t.Errorf("got %s", got)
 	}
-	podServer.with(func() { podServer.broken = true; podServer.cut() })
+	podServer.With(func() { podServer.Broken = true; podServer.Cut() })
 	eventually(t, "the loss of the API server", func() bool { return !api.Connected() })
 	kubeletServer.put(testPod(t, "a", "67Mi"))
 	eventually(t, "the kubelet's word", func() bool { return other.last(refOf(pod)) == "kubelet 67Mi" })
-	podServer.with(func() { podServer.broken = false })
+	podServer.With(func() { podServer.Broken = false })
 	eventually(t, "the API server's return", func() bool { return other.last(refOf(pod)) == "apiserver 66Mi" })
 }
 
@@ -313,7 +313,7 @@ func TestResolverIsAnsweredByTheOtherSourceWhenOneHangs(t *testing.T) {
 	eventually(t, "both sources", func() bool { return kubelet.Connected() && api.Connected() })
 	pod := testPod(t, "a", "64Mi")
 	r.Expect(refOf(pod))
-	podServer.put(pod)
+	podServer.Put(pod)
 	if got := resolved(t, r, refOf(pod)); got != "apiserver 64Mi" {
 		t.Errorf("got %s", got)
 	}
@@ -408,11 +408,11 @@ func TestResolverUnderRaces(t *testing.T) {
 				case 4:
 					kubeletServer.put(p)
 				case 5:
-					podServer.put(p)
+					podServer.Put(p)
 				case 6:
 					kubeletServer.drop(p)
 				case 7:
-					podServer.with(podServer.cut)
+					podServer.With(podServer.Cut)
 				default:
 					if answer, ok := r.Resolve(t.Context(), ref); ok && answer.Pod.Ref != ref {
 						t.Errorf("asked for %s, got %s", ref, answer.Pod.Ref)

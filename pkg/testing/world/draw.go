@@ -61,6 +61,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.more(&s)
 	d.kernel(&s)
 	d.systemd(&s)
+	d.apiServer(&s)
 	return s
 }
 

@@ -24,6 +24,7 @@ type Kubelet struct {
 	memory   uint64 // of the node, in bytes
 	began    time.Time
 	api      *podAPI
+	server   *apiServer // nil where nobody asks it
 	cpus     *cpuManager
 	over     chan struct{} // closed by EndPods
 	finished chan struct{} // closed once no pod is left

@@ -23,7 +23,8 @@ var (
 		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second}
 	changed = map[string]time.Duration{NewConfig: 0, Reset: 0}
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
-	silence = map[string]time.Duration{PodAPISilent: 0}
+	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go).
+	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: time.Minute, APIHangs: time.Minute, APIRefuses: time.Minute, APILags: time.Minute, APIExpires: time.Minute}
 )
 
 // promises are those that something delays.

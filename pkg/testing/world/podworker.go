@@ -201,7 +201,7 @@ func (p *pod) admit() bool {
 		p.locked(func() { c.cpus = cpus })
 		p.cpus = append(p.cpus, cpus...)
 	}
-	p.api.put(p.facts)
+	p.publish(p.facts)
 	p.locked(func() { p.living = append(p.living, p) })
 	must(p.kernel.Make(p.cgroup))
 	p.limit()
@@ -473,7 +473,7 @@ func (p *pod) until(do func() error) {
 func (p *pod) terminate() {
 	p.locked(func() { p.ending = true })
 	if p.spec.Forced {
-		p.api.remove(p.facts.Ref)
+		p.unpublish()
 		if p.draws.IntN(4) == 0 {
 			p.hush()
 		}
@@ -485,7 +485,7 @@ func (p *pod) terminate() {
 	}
 	_ = p.kernel.Remove(p.cgroup)
 	if !p.spec.Forced {
-		p.api.remove(p.facts.Ref)
+		p.unpublish()
 	}
 	p.drop(p)
 	p.Kubelet.cpus.give(p.cpus)
@@ -526,7 +526,7 @@ func (p *pod) allocate(change Change) {
 			c.resizing = c.resizing || c.running != nil && (change.Container == "" || change.Container == c.spec.Name)
 		}
 	})
-	p.api.put(&facts)
+	p.publish(&facts)
 	if !slices.ContainsFunc(p.containers, func(c *member) bool { return c.resizing }) {
 		p.limit()
 	}

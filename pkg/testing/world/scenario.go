@@ -11,13 +11,15 @@ import (
 // Scenario is one run of a node: what happens at which time. It is data, made from a seed before the run, so that it can be kept as JSON
 // and made smaller. Times count from the start of the node; no two things happen in the same instant.
 type Scenario struct {
-	Seed    uint64   `json:"seed,omitempty"` // that it was drawn from
-	Config  string   `json:"config"`         // the daemon's configuration file
-	Machine Machine  `json:"machine"`
-	Runtime Runtime  `json:"runtime"`
-	Length  Duration `json:"length"` // then nothing more happens, and after a while all must be right
-	Pods    []Pod    `json:"pods"`
-	Faults  []Fault  `json:"faults,omitempty"`
+	Seed    uint64  `json:"seed,omitempty"` // that it was drawn from
+	Config  string  `json:"config"`         // the daemon's configuration file
+	Machine Machine `json:"machine"`
+	Runtime Runtime `json:"runtime"`
+	// APIServer has the daemon ask the API server for pods in place of the kubelet: one that streams lists, or that lists.
+	APIServer string   `json:"apiServer,omitempty"`
+	Length    Duration `json:"length"` // then nothing more happens, and after a while all must be right
+	Pods      []Pod    `json:"pods"`
+	Faults    []Fault  `json:"faults,omitempty"`
 }
 
 // Machine is the hardware and what its kernel is.

@@ -166,6 +166,10 @@ func (n *simulation) run(seconds *atomic.Int64) {
 		n.runtime.record.Applied = n.units.Applied
 	}
 	n.kubelet = NewKubelet(processes, n.runtime, n.scenario)
+	if n.scenario.APIServer != "" {
+		n.kubelet.server = newAPIServer(n.trouble, n.scenario.APIServer == "lists")
+		defer n.kubelet.server.server.Close()
+	}
 	defer func(before func(call, path string, data []byte) error) { durable.Before = before }(durable.Before)
 	durable.Before = n.disk
 	world, stop := context.WithCancel(context.Background())
@@ -280,6 +284,9 @@ func (n *simulation) begin() {
 			return n.runtime.Dial(ctx)
 		},
 	}
+	if server := n.kubelet.server; server != nil {
+		place.Providers = []podinfo.Provider{server.Provider(l)}
+	}
 	if n.units != nil {
 		place.Units = unitsOf{n, l}
 	}
@@ -309,6 +316,9 @@ func (n *simulation) end(kill bool) {
 		n.current().killed.Store(true)
 		n.current().port.Kill()
 		n.runtime.Disconnect()
+		if n.kubelet.server != nil {
+			n.kubelet.server.disconnect()
+		}
 	}
 	n.current().cancel()
 	if !kill {
@@ -372,6 +382,10 @@ func (n *simulation) fault(f Fault) {
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- true
 		n.placed = time.Now().Add(time.Minute)
+	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
+		if n.kubelet.server != nil {
+			n.kubelet.server.fault(f)
+		}
 	case SystemdHangs, SystemdAway:
 		if n.units != nil {
 			n.turn()
