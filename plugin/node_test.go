@@ -38,6 +38,7 @@ func TestNode(t *testing.T) {
 		total.Virtual += report.Virtual
 		total.Containers += report.Containers
 		total.Verdicts += report.Verdicts
+		total.Fresh += report.Fresh
 	}
 	switch {
 	case *nodeScenario != "":
@@ -57,7 +58,7 @@ func TestNode(t *testing.T) {
 			live(t, readScenario(t, path))
 		}
 	}
-	t.Logf("simulated: %.1f hours of %d nodes' time, in which %d containers and %d OOM kills were judged", total.Virtual.Hours(), nodes, total.Containers, total.Verdicts)
+	t.Logf("simulated: %.1f hours of %d nodes' time, in which %d containers, %d OOM kills and %d starts were judged", total.Virtual.Hours(), nodes, total.Containers, total.Verdicts, total.Fresh)
 }
 
 func readScenario(t *testing.T, path string) (s world.Scenario) {
@@ -87,8 +88,8 @@ func live(t *testing.T, s world.Scenario) *world.Report {
 	t.Helper()
 	began := time.Now()
 	report := simulate(t, s)
-	t.Logf("seed %d: %s of virtual time in %s, %d pods, %d creates (%d refused), %d kills, %d containers and %d verdicts judged", s.Seed, report.Virtual.Round(time.Second),
-		time.Since(began).Round(time.Millisecond), report.Pods, report.Creates, report.Refused, report.Kills, report.Containers, report.Verdicts)
+	t.Logf("seed %d: %s of virtual time in %s, %d pods, %d creates (%d refused), %d kills, %d containers, %d verdicts and %d starts judged", s.Seed, report.Virtual.Round(time.Second),
+		time.Since(began).Round(time.Millisecond), report.Pods, report.Creates, report.Refused, report.Kills, report.Containers, report.Verdicts, report.Fresh)
 	for _, v := range report.Violations {
 		t.Errorf("seed %d: %s", s.Seed, v)
 	}
@@ -139,6 +140,7 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 				proc:      at.Proc,
 				providers: func() ([]podinfo.Provider, error) { return at.Providers, nil },
 				dial:      at.Dial,
+				listen:    at.Listen,
 				prompts:   func(context.Context, string) <-chan bool { return at.Reread },
 			},
 		})

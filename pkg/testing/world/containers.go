@@ -151,7 +151,10 @@ func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error
 	}
 	c.Linux.Resources = adjusted.Linux.Resources
 	time.Sleep(time.Duration(r.kind.Creates))
-	if err = r.record.Create(c); err == nil {
+	if err = r.fails(OCIFails); err == nil {
+		err = r.record.Create(c)
+	}
+	if err == nil {
 		_, err = r.update(updates)
 	}
 	return err
@@ -193,6 +196,9 @@ func (r *ContainerRuntime) UpdateContainer(id string, to *api.LinuxResources) er
 			return nil
 		})
 		if err != nil {
+			return err
+		}
+		if err := r.fails(OCIFails); err != nil {
 			return err
 		}
 		if err := r.record.Update(p.container, merged); err != nil {

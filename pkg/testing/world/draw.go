@@ -58,6 +58,7 @@ func Draw(seed uint64, size Size) Scenario {
 		s.Faults = append(s.Faults, d.fault(s))
 	}
 	d.special(&s)
+	d.refusals(&s)
 	d.more(&s)
 	d.kernel(&s)
 	d.systemd(&s)

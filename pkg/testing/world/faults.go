@@ -46,6 +46,7 @@ type trouble struct {
 type span struct {
 	kind     string
 	from, to time.Time
+	target   string
 }
 
 func newTrouble() *trouble {
@@ -60,7 +61,7 @@ func (t *trouble) begin(f Fault) {
 	if to.After(t.until[f.Kind]) {
 		t.until[f.Kind] = to
 	}
-	t.spans = append(t.spans, span{f.Kind, now, to})
+	t.spans = append(t.spans, span{f.Kind, now, to, f.Target})
 	t.rand = rand.New(rand.NewPCG(f.Draw, 3))
 }
 
@@ -111,12 +112,12 @@ func (t *trouble) draw(n int) int {
 func (t *trouble) thaw() { time.Sleep(t.left(DaemonFrozen)) }
 
 // Read, Write, Watch and Overflow are world.Faults.
-func (t *trouble) Read(string, string) error {
+func (t *trouble) Read(_, file string) error {
 	t.thaw()
 	if t.left(SlowReads) > 0 && t.draw(30) == 0 {
 		time.Sleep(time.Duration(50+t.draw(1500)) * time.Millisecond)
 	}
-	return nil
+	return t.opens(file)
 }
 
 func (t *trouble) Write(cgroup, file, _ string) error {
@@ -129,7 +130,7 @@ func (t *trouble) Write(cgroup, file, _ string) error {
 	case t.left(FailingWrites) > 0 && t.draw(3) == 0:
 		return []error{unix.EIO, unix.EBUSY, unix.ENOMEM}[t.draw(3)]
 	}
-	return nil
+	return t.opens(file)
 }
 
 func (t *trouble) Watch() error {

@@ -29,6 +29,7 @@ type Report struct {
 	Creates, Refused int
 	Containers       int // whose files were compared with what is asked for
 	Verdicts         int // that were compared with a kill
+	Fresh            int // starts of a daemon that were compared with the one before
 }
 
 // mostViolations bounds what is said of one promise.
@@ -73,6 +74,7 @@ func (r *Report) First() Promise {
 
 // always is what holds at every moment.
 func (n *simulation) always() {
+	n.allocationsSummed()
 	n.promisedOnce()
 	n.sharesNode()
 	n.standing()

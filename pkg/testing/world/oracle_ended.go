@@ -22,7 +22,7 @@ const (
 type stateFile struct {
 	Entries      map[string]map[string][]block `json:"entries"`
 	MachineState map[string]struct {
-		MemoryMap map[string]struct{ Allocatable, Reserved uint64 } `json:"memoryMap"`
+		MemoryMap map[string]struct{ Allocatable, Reserved, Free uint64 } `json:"memoryMap"`
 	} `json:"machineState"`
 }
 

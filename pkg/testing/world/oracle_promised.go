@@ -167,7 +167,7 @@ func bits(mems string) (bits int) {
 // pinned looks for Guaranteed containers without NUMA nodes of their own where the policy rejects what cannot be placed.
 func (n *simulation) pinned() {
 	s := n.settings()
-	if !slices.Contains([]string{"restricted", "single-numa-node"}, s.Policy) || !s.places() {
+	if !slices.Contains([]string{"restricted", "single-numa-node"}, s.Policy) || !s.places() || s.OnFull == "Unpinned" {
 		return
 	}
 	for _, p := range n.kubelet.Pods() {

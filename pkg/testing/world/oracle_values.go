@@ -29,6 +29,8 @@ type settings struct {
 	Headroom    float64  `json:"guaranteedHeadroom"`
 	CacheRoom   float64  `json:"cacheRoom"`
 	StallGuard  bool     `json:"stallGuard"`
+	Manager     string   `json:"memoryManagerPolicy"`
+	OnFull      string   `json:"onUnsatisfiable"`
 }
 
 func (n *simulation) settings() settings {
@@ -47,7 +49,9 @@ func (n *simulation) settings() settings {
 func (s settings) writes() bool { return s.Profile == "Full" || s.Profile == "QoS" }
 
 // places reports whether it has the daemon place containers; else the state file stays as it is.
-func (s settings) places() bool { return s.Profile == "Full" || s.Profile == "NUMA" }
+func (s settings) places() bool {
+	return (s.Profile == "Full" || s.Profile == "NUMA") && s.Manager != "None"
+}
 
 const noLimit = ^uint64(0)
 

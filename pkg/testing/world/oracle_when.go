@@ -20,7 +20,7 @@ var (
 	away = map[string]time.Duration{DaemonKilled: 5 * time.Second, DaemonEnds: 5 * time.Second, DaemonFrozen: 2 * time.Second, RuntimeRestarted: 5 * time.Second,
 		NRIAway: 5 * time.Second}
 	kernelSlow = map[string]time.Duration{SlowReads: 5 * time.Second, SlowWrites: 10 * time.Second, HangingWrites: 2 * time.Second, FailingWrites: 12 * time.Second,
-		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second}
+		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second, OpensFail: 12 * time.Second, OCIFails: 12 * time.Second}
 	changed = map[string]time.Duration{NewConfig: 0, Reset: 0}
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go).
@@ -47,9 +47,9 @@ var promises = map[Promise]bound{
 	reclaimed:   {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
 	makersFirst: {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0})},
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
-	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
+	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
-	standing:            {0, aMinute(away, map[string]time.Duration{SlowReads: 0, SlowWrites: 0, FailingWrites: 0, WatchesRefused: 0, QueueOverflow: 0, DiskFails: 0, LateAnswers: 0, SlowReclaim: 0}, changed, silence)},
+	standing:            {0, aMinute(away, map[string]time.Duration{OpensFail: 0, SlowReads: 0, SlowWrites: 0, FailingWrites: 0, WatchesRefused: 0, QueueOverflow: 0, DiskFails: 0, LateAnswers: 0, SlowReclaim: 0}, changed, silence)},
 	standingBesideHangs: {0, map[string]time.Duration{HangingWrites: time.Minute}},
 	neverThrottles:      {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	counts:              {0, map[string]time.Duration{Reset: 0}},

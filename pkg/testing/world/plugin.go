@@ -141,6 +141,9 @@ func (p *plugin) UpdateContainers(ctx context.Context, request *api.UpdateContai
 		return nil, ttrpc.ErrClosed
 	}
 	defer func() { <-p.runtime.turn }()
+	if err := p.runtime.fails(NotUpdated); err != nil {
+		return nil, err
+	}
 	failed, err := p.runtime.update(request.GetUpdate())
 	return &api.UpdateContainersResponse{Failed: failed}, err
 }

@@ -31,6 +31,7 @@ type ContainerRuntime struct {
 	kind    Runtime
 	nri     nriplugin.Version
 	systemd bool
+	fails   func(kind string) error // of the runtime itself
 
 	accepting lock // one plugin registers at a time
 	turn      lock // one request at a time, as in both runtimes; guards what follows
@@ -87,7 +88,7 @@ var errAway = errors.New("the container runtime is down")
 // NewRuntime returns a runtime that nothing runs on yet.
 func NewRuntime(k processes, r Runtime, systemd bool) *ContainerRuntime {
 	return &ContainerRuntime{
-		kernel: k, kind: r, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
+		kernel: k, kind: r, fails: func(string) error { return nil }, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
 		accepting: make(lock, 1), turn: make(lock, 1), running: map[string]*task{},
 		record: cri.Record{CRIO: r.Name == "cri-o", Crun: r.Crun, Cgroups: k},
 		calls:  Calls{Count: map[string]int{}, Worst: map[string]time.Duration{}},

@@ -35,6 +35,7 @@ type Place struct {
 	Providers []podinfo.Provider
 	Units     protect.Units // nil where there is no systemd
 	Dial      func(ctx context.Context) (net.Conn, error)
+	Listen    func(path string) (net.Listener, error) // makes the socket that status and metrics are served on
 }
 
 // Start makes a daemon; what it returns runs it until ctx ends.
@@ -68,6 +69,9 @@ type simulation struct {
 		text []byte
 		file stateFile
 	}
+	summed  []byte            // the state file that was added up last
+	repairs map[repair]uint64 // of what others have changed
+
 	gaps   []gap // of the last look
 	lives  []*life
 	reads  uint64             // of the last life when the oracles looked last
@@ -82,7 +86,9 @@ type simulation struct {
 // life is one process of the daemon.
 type life struct {
 	port       *Port
-	state      string // its state folder
+	admin      *admin
+	written    map[string]int // how often, by CGROUP/FILE, while it starts beside what is right
+	state      string         // its state folder
 	reread     chan bool
 	cancel     context.CancelFunc
 	ended      chan error
@@ -107,7 +113,8 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	defer close(done)
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
-		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}}
+		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{},
+			repairs: map[repair]uint64{}}
 		n.run(&seconds)
 		report = &n.report
 	})
@@ -170,6 +177,7 @@ func (n *simulation) run(seconds *atomic.Int64) {
 		n.kubelet.server = newAPIServer(n.trouble, n.scenario.APIServer == "lists")
 		defer n.kubelet.server.server.Close()
 	}
+	n.runtime.fails = n.trouble.failing
 	defer func(before func(call, path string, data []byte) error) { durable.Before = before }(durable.Before)
 	durable.Before = n.disk
 	world, stop := context.WithCancel(context.Background())
@@ -190,6 +198,8 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.kernel.Calm()
 	time.Sleep(quietTime)
 	n.judge(n.quiet)
+	n.asShown()
+	n.startsAgain()
 	n.kubelet.EndPods()
 	endPods()
 	time.Sleep(time.Minute)
@@ -259,7 +269,8 @@ func (n *simulation) current() *life {
 
 // begin starts a life of the daemon on what the one before has left.
 func (n *simulation) begin() {
-	l := &life{port: n.kernel.Port(asking{n.trouble, n}), state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
+	l := &life{admin: newAdmin(), written: map[string]int{}, state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
+	l.port = n.kernel.Port(writing{asking{n.trouble, n}, n, l})
 	if n.current() != nil {
 		l.goroutines = n.current().goroutines
 		must(os.CopyFS(l.state, os.DirFS(n.current().state)))
@@ -276,7 +287,7 @@ func (n *simulation) begin() {
 	n.mu.Unlock()
 	place := Place{
 		Kernel: l.port, Proc: filepath.Join(n.folder, "proc"), Sys: filepath.Join(n.folder, "sys"), StateDir: l.state, Config: config, Reread: l.reread,
-		Providers: []podinfo.Provider{n.kubelet.Provider()},
+		Providers: []podinfo.Provider{n.kubelet.Provider()}, Listen: func(string) (net.Listener, error) { return l.admin, nil },
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			if l.killed.Load() {
 				return nil, errKilled
@@ -398,7 +409,9 @@ func (n *simulation) fault(f Fault) {
 	case Overwritten:
 		for _, cgroup := range n.targets(f) {
 			_, how, _ := strings.Cut(f.Target, " ")
+			before := n.values(cgroup)
 			n.overwrite(cgroup, how)
+			n.overwritten(levelOf(f.Target), cgroup, before)
 		}
 	case Reset:
 		for _, cgroup := range n.targets(f) {
@@ -413,6 +426,9 @@ func (n *simulation) fault(f Fault) {
 func (n *simulation) overwrite(cgroup, how string) {
 	have, to := n.values(cgroup), map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"}
 	switch how {
+	case "mems":
+		n.mems(cgroup)
+		return
 	case "halved":
 		to = map[string]string{"memory.min": fmt.Sprint(have.min / 2), "memory.low": fmt.Sprint(have.low / 2)}
 	case "limit":

@@ -1,0 +1,104 @@
+package world
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+const fresh Promise = "a daemon that starts now changes nothing"
+
+// picture is what must be the same beside a daemon that starts.
+type picture struct {
+	runs   map[string]bool // IDs of containers
+	values map[string]string
+	state  []byte
+	placed bool // every container that asks for NUMA nodes of its own has them
+}
+
+func (n *simulation) picture() picture {
+	p := picture{runs: map[string]bool{}, values: map[string]string{}, placed: true}
+	note := func(cgroup string, files ...string) {
+		for _, file := range files {
+			p.values[cgroup+"/"+file] = n.text(cgroup, file)
+		}
+	}
+	memory := []string{"memory.min", "memory.low", "memory.high"}
+	note(n.kubelet.Parent("Guaranteed"), memory...)
+	note(n.kubelet.Parent("Burstable"), memory...)
+	for _, pod := range n.kubelet.Pods() {
+		note(pod.Cgroup, memory...)
+		for _, c := range pod.Containers {
+			p.runs[c.ID] = true
+			p.placed = p.placed && (pod.Class != "Guaranteed" || pod.PodLevel() || !n.settings().places() || pod.annotation("numa") != "" || n.text(c.Cgroup, "cpuset.mems") != "")
+			note(c.Cgroup, "memory.min", "memory.low", "memory.oom.group", "cpuset.mems")
+			if strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") { // else the stall guard gives room, and takes it back
+				note(c.Cgroup, "memory.high")
+			}
+			if n.writesItself(pod, c.Spec.Name) {
+				maps.DeleteFunc(p.values, func(file, _ string) bool { return strings.HasPrefix(file, c.Cgroup+"/") })
+			}
+		}
+	}
+	p.state, _ = os.ReadFile(filepath.Join(n.current().state, "memory_manager_state"))
+	return p
+}
+
+// startsAgain ends the daemon of every second scenario, and compares what the next one makes of what that has left. What runs may not change
+// meanwhile, and what found no room may find it.
+func (n *simulation) startsAgain() {
+	d := draws(n.scenario.Seed, "fresh") // drawn by itself
+	if d.IntN(2) == 0 || len(n.scenario.Pods) == 0 {
+		return
+	}
+	for range 5 {
+		var before, after picture
+		n.judge(func() { before = n.picture() })
+		n.fault(Fault{Kind: pick(drawer{Rand: d}, DaemonKilled, DaemonEnds)})
+		time.Sleep(25 * time.Second) // it has connected, and has looked twice
+		same := false
+		n.judge(func() {
+			after = n.picture()
+			if same = maps.Equal(before.runs, after.runs) && before.placed; !same {
+				return
+			}
+			n.report.Fresh++
+			for _, file := range slices.Sorted(maps.Keys(before.values)) {
+				if before.values[file] != after.values[file] && before.values[file] != "" && after.values[file] != "" {
+					n.broken(fresh, "%s was %s and is %s", file, before.values[file], after.values[file])
+				}
+			}
+			if !bytes.Equal(before.state, after.state) {
+				n.broken(fresh, "the state file was %s and is %s", before.state, after.state)
+			}
+			for write, times := range n.current().written {
+				if _, judged := before.values[write]; judged {
+					n.broken(fresh, "it has written %s %d times, which was right", write, times)
+				}
+			}
+		})
+		if same || !before.placed {
+			return
+		}
+	}
+}
+
+// Write implements Faults: what a life writes is counted until it is a minute old.
+func (w writing) Write(cgroup, file, text string) error {
+	if n := w.simulation; time.Since(w.life.since) < time.Minute && file != "memory.reclaim" && n.kubelet.isQuiet() {
+		n.judge(func() { w.life.written[fmt.Sprint(cgroup, "/", file)]++ })
+	}
+	return w.Faults.Write(cgroup, file, text)
+}
+
+// writing are faults with a look at what a daemon writes.
+type writing struct {
+	Faults
+	simulation *simulation
+	life       *life
+}

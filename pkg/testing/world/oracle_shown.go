@@ -1,0 +1,270 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	shown   Promise = "status and metrics show what runs and what it is allocated"
+	counted Promise = "each change by another writer that is repaired is counted, and nothing else"
+)
+
+// admin is the socket that one life of the daemon answers status and metrics on.
+type admin struct {
+	clients chan net.Conn
+	closed  chan struct{}
+	close   func()
+}
+
+func newAdmin() *admin {
+	a := &admin{clients: make(chan net.Conn), closed: make(chan struct{})}
+	a.close = sync.OnceFunc(func() { close(a.closed) })
+	return a
+}
+
+// Accept and what follows implement net.Listener.
+func (a *admin) Accept() (net.Conn, error) {
+	select {
+	case conn := <-a.clients:
+		return conn, nil
+	case <-a.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (a *admin) Close() error   { a.close(); return nil }
+func (a *admin) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+func (a *admin) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, daemon := net.Pipe() // unlike a socket it has deadlines, by which net/http ends a read
+	select {
+	case a.clients <- unixPipe{daemon}:
+		return client, nil
+	case <-a.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// unixPipe is a pipe that net/http takes for the socket.
+type unixPipe struct{ net.Conn }
+
+func (unixPipe) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
+func (unixPipe) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+
+// get asks the daemon.
+func (a *admin) get(path string) ([]byte, error) {
+	transport := &http.Transport{DialContext: a.dial, DisableKeepAlives: true}
+	client := http.Client{Transport: transport, Timeout: 30 * time.Second}
+	reply, err := client.Get("http://localhost" + path)
+	if err != nil {
+		return nil, err
+	}
+	defer reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s", path, reply.Status)
+	}
+	return io.ReadAll(reply.Body)
+}
+
+// statusDocument is what the oracles read of /status.
+type statusDocument struct {
+	Nodes []struct {
+		ID     int `json:"id"`
+		Memory []struct {
+			Type                         string
+			Allocatable, Allocated, Free uint64
+		} `json:"memory"`
+	} `json:"nodes"`
+	Pods []struct {
+		UID, Name  string
+		Containers []struct {
+			Name, ID, State string
+			Blocks          []struct {
+				NUMANodes []int `json:"numaNodes"`
+				Type      string
+				Size      uint64
+			} `json:"blocks"`
+			Mems string `json:"cpusetMems"`
+		}
+	} `json:"pods"`
+	Overwrites []struct {
+		Level, File string
+		Count       uint64
+	} `json:"overwrites"`
+}
+
+// answers are what the daemon says of itself at one moment.
+type answers struct {
+	status  statusDocument
+	metrics map[string]uint64 // by NAME{LABELS}
+	problem error
+}
+
+func (n *simulation) answers() (a answers) {
+	at := n.current().admin
+	text, err := at.get("/status")
+	if err == nil {
+		err = json.Unmarshal(text, &a.status)
+	}
+	if err == nil {
+		text, err = at.get("/metrics")
+	}
+	a.metrics, a.problem = map[string]uint64{}, err
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if number, err := strconv.ParseFloat(value, 64); err == nil && strings.HasPrefix(name, "nri_") {
+			a.metrics[name] = uint64(number)
+		}
+	}
+	return a
+}
+
+// asShown compares what the daemon says with what runs and with the state file. What crashes in that moment is looked at again a little later.
+func (n *simulation) asShown() {
+	for try := 1; ; try++ {
+		a := n.answers()
+		var wrong []string
+		n.judge(func() { wrong = n.differences(a) })
+		if len(wrong) == 0 {
+			n.judge(func() { n.overwritesCounted(a) })
+			return
+		}
+		if try == 3 {
+			n.judge(func() {
+				for _, text := range wrong {
+					n.broken(shown, "%s", text)
+				}
+			})
+			return
+		}
+		time.Sleep(3 * time.Second)
+	}
+}
+
+func (n *simulation) differences(a answers) (wrong []string) {
+	if a.problem != nil {
+		return []string{a.problem.Error()}
+	}
+	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	runs := map[string]LiveContainer{}
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Containers {
+			if n.runs(c) {
+				runs[c.ID] = c
+			}
+		}
+	}
+	file, places := n.stateFile(), n.settings().places()
+	for _, p := range a.status.Pods {
+		for _, c := range p.Containers {
+			if c.State == "running" {
+				if mems := n.text(runs[c.ID].Cgroup, "cpuset.mems"); runs[c.ID].ID != "" && c.Mems != "" && bits(c.Mems) != bits(mems) {
+					differs("status has %s/%s with cpuset.mems %s, which is %q", p.Name, c.Name, c.Mems, mems)
+				}
+				if runs[c.ID].ID == "" {
+					differs("status shows %s/%s as running, which has ended", p.Name, c.ID)
+				}
+				delete(runs, c.ID)
+			}
+			var blocks []block
+			for _, b := range c.Blocks {
+				blocks = append(blocks, block{b.NUMANodes, b.Type, b.Size})
+			}
+			if has := file.Entries[p.UID][c.Name]; places && fmt.Sprint(blocks) != fmt.Sprint(has) {
+				differs("status has %s/%s allocated %v, the state file %v", p.Name, c.Name, blocks, has)
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(runs)) {
+		differs("status does not show container %s, which runs", id)
+	}
+	if !places {
+		return wrong
+	}
+	for _, node := range a.status.Nodes {
+		for _, m := range node.Memory {
+			want := file.MachineState[strconv.Itoa(node.ID)].MemoryMap[m.Type]
+			labels := fmt.Sprintf(`{numa_node="%d",type="%s"}`, node.ID, m.Type)
+			for what, show := range map[string][3]uint64{
+				"status":  {m.Allocatable, m.Allocated, m.Free},
+				"metrics": {a.metrics["nri_memory_manager_numa_allocatable_bytes"+labels], a.metrics["nri_memory_manager_numa_allocated_bytes"+labels], a.metrics["nri_memory_manager_numa_free_bytes"+labels]},
+			} {
+				if show != [3]uint64{want.Allocatable, want.Reserved, want.Free} {
+					differs("NUMA node %d has %v of %s allocatable, allocated and free in %s, and %v in the state file", node.ID, show, m.Type, what, want)
+				}
+			}
+		}
+	}
+	if len(a.status.Nodes) != len(file.MachineState) {
+		differs("status shows %d NUMA nodes, the state file %d", len(a.status.Nodes), len(file.MachineState))
+	}
+	return wrong
+}
+
+// repair is a change by another writer that the daemon has taken back.
+type repair struct {
+	by          *life
+	level, file string
+}
+
+// levelOf is how metrics name the level of a cgroup that is overwritten.
+func levelOf(target string) string {
+	level, _, _ := strings.Cut(target, " ")
+	return strings.ToLower(level)
+}
+
+// overwritten notes what another writer has changed, and a little later what of it the daemon has taken back.
+func (n *simulation) overwritten(level, cgroup string, before memoryQoS) {
+	by, after := n.current(), n.values(cgroup)
+	if level == "kubepods" && cgroup == n.kubelet.Parent("Burstable") {
+		level = "burstable"
+	}
+	for file, have := range map[string][2]uint64{"memory.min": {before.min, after.min}, "memory.low": {before.low, after.low}, "memory.high": {before.high, after.high}} {
+		if have[0] == have[1] {
+			continue
+		}
+		time.AfterFunc(2*time.Second, func() {
+			n.judge(func() {
+				if n.current() == by && n.number(cgroup, file) == have[0] {
+					n.repairs[repair{by, level, file}]++
+				}
+			})
+		})
+	}
+}
+
+// overwritesCounted compares what the daemon has counted with what was changed. Who else than the faults writes to the files of containers, as
+// they themselves and the runtime do, may be counted there.
+func (n *simulation) overwritesCounted(a answers) {
+	for r, times := range n.repairs {
+		name := fmt.Sprintf(`nri_memory_manager_ancestor_overwrites_total{file="%s",level="%s"}`, r.file, r.level)
+		if r.level == "container" {
+			name = fmt.Sprintf(`nri_memory_manager_container_overwrites_total{file="%s"}`, r.file)
+		}
+		if r.by == n.current() && a.metrics[name] < times {
+			n.broken(counted, "%s is %d, and %d changes were taken back", name, a.metrics[name], times)
+		}
+	}
+	for _, o := range a.status.Overwrites {
+		known := o.Level == "container" || o.Count == 0 || n.scenario.Machine.Systemd // which writes what it holds
+		for _, f := range n.scenario.Faults {                                         // in this life or before
+			known = known || f.Kind == Reset || f.Kind == Overwritten && (levelOf(f.Target) == o.Level || levelOf(f.Target) == "kubepods" && o.Level == "burstable")
+		}
+		if !known {
+			n.broken(counted, "%s of %s is counted %d times, and nobody has written it", o.File, o.Level, o.Count)
+		}
+	}
+}
