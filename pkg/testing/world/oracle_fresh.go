@@ -37,7 +37,7 @@ func (n *simulation) picture() picture {
 			p.runs[c.ID] = true
 			p.placed = p.placed && (pod.Class != "Guaranteed" || pod.PodLevel() || !n.settings().places() || pod.annotation("numa") != "" || n.text(c.Cgroup, "cpuset.mems") != "")
 			note(c.Cgroup, "memory.min", "memory.low", "memory.oom.group", "cpuset.mems")
-			if strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") { // else the stall guard gives room, and takes it back
+			if strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") && !pod.isDaemon() { // else the stall guard gives room, and takes it back
 				note(c.Cgroup, "memory.high")
 			}
 			if n.writesItself(pod, c.Spec.Name) {
