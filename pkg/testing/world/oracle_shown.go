@@ -229,7 +229,7 @@ func levelOf(target string) string {
 // overwritten notes what another writer has changed, and a little later what of it the daemon has taken back.
 func (n *simulation) overwritten(level, cgroup string, before memoryQoS) {
 	by, after, now := n.current(), n.values(cgroup), time.Now()
-	if n.trouble.calm(makersFirst, now).After(now.Add(-time.Second)) { // counts only what is repaired while nothing else goes wrong
+	if n.trouble.calm(verdictEach, now).After(now) { // counts only what is repaired while nothing else goes wrong
 		return
 	}
 	if level == "kubepods" && cgroup == n.kubelet.Parent("Burstable") {
