@@ -257,7 +257,7 @@ func (n *simulation) overwritesCounted(a answers) {
 		if r.level == "container" {
 			name = fmt.Sprintf(`nri_memory_manager_container_overwrites_total{file="%s"}`, r.file)
 		}
-		if r.by == n.current() && a.metrics[name] < times {
+		if r.by == n.current() && a.metrics[name] < times && !n.scenario.Machine.Systemd { // where it writes, too, and takes changes back
 			n.broken(counted, "%s is %d, and %d changes were taken back", name, a.metrics[name], times)
 		}
 	}
