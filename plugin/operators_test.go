@@ -133,12 +133,13 @@ func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
 	}
 	for _, test := range []struct{ args, want string }{
 		{"", "default/database default/large default/web shop/shopped"}, {"web", "default/web"}, {"default/web", "default/web"}, {"uid-web", "default/web"},
-		{"-n shop", "shop/shopped"}, {"--namespace shop shopped", "shop/shopped"}, {"pod/web", "default/web"}, {"-n shop pod/shopped", "shop/shopped"}, {"-n shop shop/shopped", "shop/shopped"}, {"-n nowhere", ""}, {"--problems", "default/large"}, {"--problems -n shop", ""},
+		{"-n shop", "shop/shopped"}, {"--namespace shop shopped", "shop/shopped"}, {"pod/web", "default/web"}, {"-n shop pod/shopped", "shop/shopped"}, {"-n shop shop/shopped", "shop/shopped"}, {"--problems", "default/large"}, {"--problems -n shop", ""},
 	} {
 		if got := pods(strings.Fields(test.args)...); got != test.want {
 			t.Errorf("status %s: %s, want %s", test.args, got, test.want)
 		}
 	}
+	wantAll(t, h.ask(1, "status", "-n", "shopp"), `no pod on this node is in the namespace "shopp"`, "shop")
 	if text := h.ask(0, "status", "database"); !strings.Contains(text, "default/database") || strings.Contains(text, "default/web") || strings.Contains(text, "REJECTED OR UNPINNED") {
 		t.Errorf("status of a pod shows others:\n%s", text)
 	}
@@ -183,7 +184,7 @@ func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
 				p.tries++
 			}
 			text := h.ask(0, "status")
-			wantAll(t, text, "  default/large app, "+name+", 3 times:\n", "  default/stays app, "+name+":\n")
+			wantAll(t, text, "  default/large app, "+name+", 3 times (UnexpectedAdmissionError):\n", "  default/stays app, "+name+" (UnexpectedAdmissionError):\n")
 			if n := strings.Count(text, "node 0: 15.5Gi of 15.5Gi free, 64Gi needed"); n != 1 {
 				t.Errorf("the same is said %d times:\n%s", n, text)
 			}

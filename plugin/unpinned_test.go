@@ -42,7 +42,7 @@ func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
 
 	const why = "no set of NUMA nodes has room"
 	for _, output := range []string{"table", "wide"} {
-		wantAll(t, h.ask(0, "status", "-o", output), "app (unpinned)", "default/second app, runs unpinned:\n", why)
+		wantAll(t, h.ask(0, "status", "-o", output), "app (unpinned)", "default/second app, runs unpinned (UnexpectedAdmissionError):\n", why)
 	}
 	wantAll(t, h.ask(0, "status", "-o", "wide"), "not pinned: UnexpectedAdmissionError")
 	wantAll(t, h.ask(0, "explain", "second"), "not pinned: UnexpectedAdmissionError", why)
