@@ -26,7 +26,7 @@ type outbox struct {
 	sync    map[string]bool          // containers of which the runtime's record may lack something
 	limits  map[string]ledger.Place  // containers whose memory.max has to be read, by id
 	changed map[string]bool          // cgroups whose limit was written, or that were made or removed, as inotify reported
-	unasked []pods.Ref               // pods of which the pod APIs have to be asked
+	unasked []pods.Ref               // pods to ask the pod APIs about
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
 }

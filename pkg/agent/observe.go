@@ -88,7 +88,7 @@ func (a *Agent) place(id string) (ledger.Place, bool) {
 	return a.ledger.Place(id)
 }
 
-// readDueLimits reads the limits of the containers of which the ledger wants to know.
+// readDueLimits reads the limits that the ledger asks for.
 func (a *Agent) readDueLimits(ctx context.Context) {
 	a.mu.Lock()
 	places := a.outbox.limits
@@ -102,8 +102,8 @@ func (a *Agent) readDueLimits(ctx context.Context) {
 	}
 }
 
-// readLimit reads the memory.max of a container or a pod. All other files hold what is desired, whoever wrote it; this one says what the
-// runtime did.
+// readLimit reads the memory.max of a container or a pod, which the runtime writes. It is the only file that shows what the runtime did:
+// the daemon keeps the desired values in all others.
 func (a *Agent) readLimit(at ledger.Place) {
 	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // else it is gone, or will be looked at again
 		a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)

@@ -291,7 +291,7 @@ func TestARaiseWaitsForNoDisk(t *testing.T) {
 		}
 		n.want("memory.high", n.file(container.CgroupsPath, "memory.high"), bytesOf(high))
 	}
-	n.ancestors.slot <- <-n.ancestors.slot // nobody keeps it
+	n.ancestors.slot <- <-n.ancestors.slot // it is free
 	<-n.ancestors.slot                     // the parent cgroups are being written
 	if err := n.SetHigh(context.Background(), c.ID, 800*mi); err != nil {
 		t.Fatal(err)

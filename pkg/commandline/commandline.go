@@ -75,7 +75,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string) error {
 	return root.ExecuteContext(ctx)
 }
 
-// knownHelp has the command help refuse a command that is not there.
+// knownHelp makes the command help refuse an unknown command.
 func knownHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	for _, help := range root.Commands() {

@@ -99,7 +99,7 @@ Outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others h
 			t.Fatalf("%s: %v", reservedDifferences, err)
 		}
 		if slices.Contains(record.Flags, "") {
-			record.Flags = nil // the reason says so, and nobody sees it
+			record.Flags = nil // the reason says the same
 		}
 		flags.add(record.Reason, strings.Join(record.Flags, " "))
 	}

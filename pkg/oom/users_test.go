@@ -95,7 +95,7 @@ func TestFilesInMemoryOfEndedContainersAreNotBlamedOnOthers(t *testing.T) {
 	h.expect("app 1 pod tmpfs by web/app")
 }
 
-// A container is killed while nobody watches. What is there then, without a cgroup, was created after it.
+// A container is killed while the daemon is away. One that has no cgroup at the start may have been created after the kill.
 func TestAContainerOfAfterAKillIsNotItsVictim(t *testing.T) {
 	h := newHost(t)
 	pod := *h.view.Pods[0]

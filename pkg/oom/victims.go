@@ -81,7 +81,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
 		if err != nil {
-			// One that was created while nobody watched may have come after the kill, as the next one of another that is not known.
+			// A container that was created while the daemon was away may have been created after the kill.
 			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) {
 				gone = append(gone, dir)
 			}

@@ -15,5 +15,5 @@
 // state.go has the states of one file. A pass (pass.go) reads files and plans writes under the lock, waits for the journal, writes
 // without the lock, and records the results. Slow writes (slow.go) and calls to systemd (queue.go) follow the same pattern.
 //
-// Read what the runtime did in files that no target names, such as memory.max. All others hold the desired values, whoever wrote them.
+// To see what the runtime did, read a file that is not written here, such as memory.max. The others are kept at their desired values.
 package protect

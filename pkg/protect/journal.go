@@ -65,7 +65,7 @@ type journalRecord struct {
 const (
 	// creationLimit is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
 	creationLimit = time.Hour
-	// writeInterval is the least time between two writes of the file that nobody waits for.
+	// writeInterval is the least time between two writes of the file when no caller waits for one.
 	writeInterval = time.Second
 	// leastAdded is how many bytes the file grows by, at least, before it is replaced; beyond that it may double.
 	leastAdded = 64 << 10

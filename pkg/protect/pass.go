@@ -15,10 +15,10 @@ import (
 
 // A scope says which files of cgroups a pass compares, and what it leaves.
 type scope struct {
-	unread      bool // no file of which it is known what it holds
+	unread      bool // without files that are done
 	immediate   bool // without the delays of a series, and without a wait for the runtime
 	onlyHigh    bool // memory.high, and no other file
-	onlyDelayed bool // files of which the kernel told or whose repair waits
+	onlyDelayed bool // only files that the kernel reported, or whose repair is delayed
 	onlyRaise   bool // no slow file but a memory.high that goes up: the others are made late
 	unbounded   bool // whatever memory a write moves
 }

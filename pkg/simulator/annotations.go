@@ -54,6 +54,9 @@ func (n *Node) rulesFor(pod *corev1.Pod) config.AnnotationRules {
 // defaults says which rule stands for which annotations of a container; empty if none does.
 func (n *Node) defaults(pod *corev1.Pod, container string) string {
 	rules := n.rulesFor(pod)
+	if rules.Defaults == nil {
+		return "" // without reading the pod's annotations for each of its containers
+	}
 	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(container, rules)
 	return rules.Sets(wishes)
 }
