@@ -53,7 +53,7 @@ DEMO        := $(STATIC) $(GO) run $(FLAGS) ./plugin/demo --plugin $(BINARY) --m
 PICTURES    := $(DEMO) --config testdata/page/config.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help build daemon image release run pictures test simulate-node bench fuzz lint e2e conformance fleet clean
+.PHONY: help build daemon image release run pictures test simulate-node bench fuzz lint outdated e2e conformance fleet clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,11 +120,16 @@ lint: ## Check formatting, go vet, staticcheck, words that were replaced, the sh
 	$(LINT) vet ./... && $(LINT) run $(STATICCHECK) ./...
 	$(LINT) -C deploy vet ./... && $(LINT) -C deploy run $(STATICCHECK) ./...
 	$(LINT) -C plugin/e2e vet ./... && $(LINT) -C plugin/e2e run $(STATICCHECK) ./...
-	$(STATIC) $(GO) -C plugin/e2e/tools/kubernetes vet -trimpath ./rules
+	$(STATIC) $(GO) -C plugin/e2e/tools/kubernetes vet -trimpath -gcflags=all=-dwarf=false ./rules
 	$(LINT) run $(ACTIONLINT) .github/workflows/*.yaml
 	@status=0; while read -r word instead; do case "$$word" in '#'*) continue;; esac; \
 	  ! git grep -nwF -e "$$word" -- '*.go' '*.md' deploy ':!CHANGELOG.md' || { echo "  $$word: say $$instead"; status=1; }; done < testdata/words.txt; exit $$status
 	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files '*.sh') .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
+
+outdated: ## Name what the modules require directly and has a newer release; some need a newer Go
+	@for module in . deploy plugin/e2e; do \
+	  $(GO) -C $$module list -m -f '{{if not (or .Indirect .Main .Replace)}}{{.Path}}{{end}}' all | xargs $(GO) -C $$module list -e -m -u -f \
+	    '{{with .Update}}{{$$.Path}} {{$$.Version}}, newest {{.Version}}{{end}}{{with .Error}}{{$$.Path}}: {{.Err}}{{end}}' | sed "s|^|$$module/go.mod: |"; done
 
 clean: ## Remove what was built
 	rm -rf bin
