@@ -32,6 +32,15 @@ import (
 
 const claimsDriver = "memory.noderesource.dev"
 
+// nodeAllocatable is what an API server does with nodeAllocatableResources.
+type nodeAllocatable int
+
+const (
+	keeps   nodeAllocatable = iota
+	drops                   // its feature gate is off, or it is too old to know them
+	refuses                 // the slice, because the kubelet does not declare the feature
+)
+
 // claimsServer is the part of an API server that the driver needs: it keeps claims and slices.
 type claimsServer struct {
 	t      testing.TB
@@ -42,6 +51,8 @@ type claimsServer struct {
 	slices   map[string]*resourceapi.ResourceSlice
 	version  int
 	writes   int
+	refused  int
+	mapped   nodeAllocatable
 	watchers map[chan metav1.WatchEvent]bool
 	held     chan struct{} // a question for a claim waits until it is closed
 	asked    chan struct{} // receives each question for a claim
@@ -83,6 +94,19 @@ func newClaimsServer(t testing.TB) *claimsServer {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		for i := range slice.Spec.Devices {
+			switch resources := &slice.Spec.Devices[i].NodeAllocatableResources; {
+			case s.mapped == drops:
+				*resources = nil
+			case s.mapped == refuses && *resources != nil:
+				s.refused++
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusForbidden)
+				json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden,
+					Message: `node "worker" does not support DRANodeAllocatableResources feature`})
+				return
+			}
+		}
 		s.writes++
 		s.version++
 		slice.ResourceVersion = strconv.Itoa(s.version)
@@ -435,6 +459,65 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	h.unprepare(one)
 	h.unprepare(two)
 	h.wantRecord()
+}
+
+// TestDevicesCountAsRequestsOnceTheClusterKnows: whatever the API server does with nodeAllocatableResources, a slice is written once for
+// each change, and verify says why claims do not count as requests.
+func TestDevicesCountAsRequestsOnceTheClusterKnows(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		first, then nodeAllocatable
+		is, becomes bool // mapped
+		refused     int
+		says        string // verify, in the end
+	}{
+		"kept":               {first: keeps, then: keeps, is: true, becomes: true},
+		"dropped":            {first: drops, then: drops, says: "the API server drops nodeAllocatableResources: it is older than 1.37, or its feature gate DRANodeAllocatableResources is off"},
+		"refused":            {first: refuses, then: refuses, refused: 2, says: `the API server refuses nodeAllocatableResources: node "worker" does not support DRANodeAllocatableResources feature`},
+		"dropped, then kept": {first: drops, then: keeps, becomes: true},
+		"refused, then kept": {first: refuses, then: keeps, becomes: true, refused: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newClaimsHost(t)
+			h.api.mapped = test.first
+			const enabled = "requestSources: [oomscore]\ntopologyManagerPolicy: single-numa-node\ndra: {enabled: true, publishNodeAllocatable: true, shares: [{limits: {memory: %s}}]}\n"
+			h.write("config.yaml", fmt.Sprintf(enabled, "50%"))
+			plugin := h.start()
+			is := func(memory string, mapped bool, writes, refused int) {
+				t.Helper()
+				eventually(t, "the slice has "+memory, func() bool { return slices.Contains(h.api.devices(), "numa-1 memory="+memory) })
+				h.api.mu.Lock()
+				defer h.api.mu.Unlock()
+				text, err := json.Marshal(h.api.slices["worker-"+claimsDriver].Spec.Devices[0].NodeAllocatableResources)
+				must(t, err)
+				want := "null"
+				if mapped {
+					want = `{"memory":{"mapping":{"capacityKey":"memory","capacityMultiplier":"1"}}}`
+				}
+				if string(text) != want || h.api.writes != writes || h.api.refused != refused {
+					t.Errorf("nodeAllocatableResources are %s after %d writes and %d refusals, want %s after %d and %d", text, h.api.writes, h.api.refused, want, writes, refused)
+				}
+			}
+			is("8166Mi", test.is, 1, min(test.refused, 1))
+			h.write("config.yaml", fmt.Sprintf(enabled, "25%"))
+			is("4082Mi", test.is, 2, min(test.refused, 1))
+			h.api.mu.Lock()
+			h.api.mapped = test.then
+			h.api.mu.Unlock()
+			h.api.deleteSlices() // as a kubelet that starts
+			is("4082Mi", test.becomes, 3, test.refused)
+			_, out, problem := run(t, "", "verify", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
+			if says := strings.Contains(out, "dra.publishNodeAllocatable: claims do not count as requests of their pods: "+test.says); says != (test.says != "") {
+				t.Errorf("verify says %s%s, want %q", out, problem, test.says)
+			}
+			h.write("config.yaml", strings.Replace(fmt.Sprintf(enabled, "10%"), "publishNodeAllocatable: true", "publishNodeAllocatable: false", 1))
+			is("1632Mi", false, 4, test.refused)
+			if out := h.shown("status", "-o", "json"); strings.Contains(out, "notNodeAllocatable") {
+				t.Error("the status says why what is not wanted is not published")
+			}
+			plugin.stop()
+		})
+	}
 }
 
 // An admission policy sees one claim template at a time; the node compares a limit with the sum of all claims.

@@ -49,6 +49,14 @@ func (d *daemon) services() ([]part, error) {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
 		sources.Reclaim, shown.Reclaim = d.reclaim.Report, d.reclaim.Totals
 	}
+	var parts []part
+	if d.options.config.DRA.Enabled {
+		driver, err := d.claimsDriver(&sources)
+		if err != nil {
+			return nil, fmt.Errorf("dra: %w", err)
+		}
+		parts = driver
+	}
 	d.metrics.Attach(shown)
 	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Kills: d.kills.Count, Throttled: d.throttledContainers()})
 	handler := admin.Handler(admin.Sources{
@@ -65,7 +73,7 @@ func (d *daemon) services() ([]part, error) {
 			return sources.Explain(slices.Collect(explanations)), nil
 		},
 	})
-	parts := []part{hour.Run}
+	parts = append(parts, hour.Run)
 	if d.slices != nil {
 		parts = append(parts, d.slices.Run)
 	}
@@ -88,13 +96,6 @@ func (d *daemon) services() ([]part, error) {
 			return nil, fmt.Errorf("nodeResourceTopology: %w", err)
 		}
 		parts = append(parts, export)
-	}
-	if d.options.config.DRA.Enabled {
-		driver, err := d.claimsDriver()
-		if err != nil {
-			return nil, fmt.Errorf("dra: %w", err)
-		}
-		parts = append(parts, driver...)
 	}
 	return parts, nil
 }

@@ -16,6 +16,9 @@ type Config struct {
 	// Shares are what claims may have of NUMA nodes and memory types. The last entry that names both applies; without one, half of the
 	// allocatable memory.
 	Shares []NodeShare `yaml:"shares"`
+	// PublishNodeAllocatable says in the devices that what a claim has of them counts as its pod's request, as of Kubernetes 1.37 with
+	// the feature gate DRANodeAllocatableResources (KEP-5517).
+	PublishNodeAllocatable bool `yaml:"publishNodeAllocatable"`
 }
 
 // NodeShare is the share of some memory types on one NUMA node, or on all of them.

@@ -52,5 +52,6 @@ func (c Config) doubtful() (warnings []string) {
 	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
+	warn("dra.publishNodeAllocatable", !c.DRA.Enabled && c.DRA.PublishNodeAllocatable, "has no effect: dra.enabled is false")
 	return warnings
 }

@@ -346,6 +346,7 @@ func TestDoubtfulKeys(t *testing.T) {
 		"reclaimBeforeEviction: true":                                         "",
 		"profile: QoS\nevictionHard: {}\nreclaimBeforeEviction: true":         "c.yaml:3: reclaimBeforeEviction: has no effect: evictionHard has no memory.available",
 		"dra: {shares: [{limits: {memory: 1Gi}}]}":                            "c.yaml:1: dra.shares: has no effect: dra.enabled is false",
+		"dra: {publishNodeAllocatable: true}":                                 "c.yaml:1: dra.publishNodeAllocatable: has no effect: dra.enabled is false",
 	} {
 		r, err := resolve(t, text, fixture(t, "task-page"))
 		if got := strings.Join(r.Warnings, "\n"); err != nil || got != want {

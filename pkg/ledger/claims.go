@@ -228,9 +228,27 @@ func (l *Ledger) ownAmounts(c *container) memorymanager.Request {
 	return c.grant.amounts
 }
 
-// claimedEstimate returns the memory request that follows from a container's claims; false if it has no memory claimed for itself.
+// mappedMemory returns the memory of a container's own claims that counts as its pod's request beside the requests of the containers
+// (KEP-5517).
+func (l *Ledger) mappedMemory(c *container) (bytes uint64) {
+	own := l.ownAmounts(c).Of(memorymanager.Memory)
+	if own == 0 || c.pod.Info == nil {
+		return 0
+	}
+	for _, name := range c.grant.names {
+		bytes += c.pod.Info.Mapped[strings.TrimPrefix(name, c.pod.Namespace+"/")]
+	}
+	return min(bytes, own) // devices of other drivers may be in the same claim
+}
+
+// claimedEstimate returns the memory request that follows from a container's claims; false if it has no memory claimed for itself. Without
+// mapped memory the request of its spec stands for the same memory.
 func (l *Ledger) claimedEstimate(c *container) (pods.Estimate, bool) {
 	bytes := l.ownAmounts(c).Of(memorymanager.Memory)
+	if l.mappedMemory(c) > 0 {
+		spec, _ := c.pod.Info.Container(c.Name)
+		bytes += spec.Request
+	}
 	if bytes > 0 && c.Limit > 0 {
 		bytes = min(bytes, c.Limit)
 	}

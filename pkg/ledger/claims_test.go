@@ -14,7 +14,9 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 const claimGi = uint64(1) << 30
@@ -292,6 +294,71 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		if _, err := New(now, Options{Config: resolved, Claims: l.Claims()}); err != nil {
 			t.Errorf("%s: a start with these claims: %v", step.memory, err)
 		}
+	}
+}
+
+// TestAMappedClaimCountsOnce: the kubelet adds a mapped claim to its pod's request. The container is protected with its claim and its own
+// request, and the pod has both once.
+func TestAMappedClaimCountsOnce(t *testing.T) {
+	const mi = uint64(1) << 20
+	pod := claimPod("burst", "burstable/")
+	refA, ref0, ref1 := claims.Ref{UID: "uid-a"}, claims.Ref{UID: "uid-two", Part: 0}, claims.Ref{UID: "uid-two", Part: 1}
+	spec := func(name string, request, limit uint64) pods.Container {
+		return pods.Container{Name: name, Kind: memoryqos.App, Request: request, Limit: limit}
+	}
+	for name, test := range map[string]struct {
+		info    pods.Pod
+		creates []CreateContainer
+		want    string // request of each container, whether its limit is above its claims, and memory.low of the pod
+	}{
+		"no claim is mapped": {pods.Pod{Containers: []pods.Container{spec("main", 2*claimGi, 2*claimGi)}},
+			[]CreateContainer{claimed(pod, "main", 2*claimGi, refA)}, "2048Mi pod 2048Mi"},
+		"beside its own request": {pods.Pod{Claimed: 2 * claimGi, Mapped: map[string]uint64{"a": 2 * claimGi}, Containers: []pods.Container{spec("main", 64*mi, 128*mi)}},
+			[]CreateContainer{claimed(pod, "main", 2*claimGi+128*mi, refA)}, "2112Mi pod 2112Mi"},
+		"no limit and no request": {pods.Pod{Claimed: 2 * claimGi, Mapped: map[string]uint64{"a": 2 * claimGi}, Containers: []pods.Container{spec("main", 0, 0)}},
+			[]CreateContainer{claimed(pod, "main", 0, refA)}, "2048Mi above pod 2048Mi"},
+		"not created yet": {pods.Pod{Claimed: 2 * claimGi, Mapped: map[string]uint64{"a": 2 * claimGi}, Containers: []pods.Container{spec("main", 64*mi, 128*mi), spec("side", 32*mi, 32*mi)}},
+			[]CreateContainer{claimed(pod, "side", 32*mi)}, "32Mi pod 2144Mi"},
+		"shared by two containers": {pods.Pod{Claimed: 2 * claimGi, Mapped: map[string]uint64{"a": 2 * claimGi}, Containers: []pods.Container{spec("main", 64*mi, 64*mi), spec("side", 32*mi, 32*mi)}},
+			[]CreateContainer{claimed(pod, "main", 2*claimGi+64*mi, refA), claimed(pod, "side", 2*claimGi+32*mi, refA)}, "64Mi 32Mi pod 2144Mi"},
+		"two claims": {pods.Pod{Claimed: 4 * claimGi, Mapped: map[string]uint64{"a": 2 * claimGi, "two": 2 * claimGi}, Containers: []pods.Container{spec("main", 64*mi, 64*mi)}},
+			[]CreateContainer{claimed(pod, "main", 4*claimGi+64*mi, refA, ref0, ref1)}, "4160Mi pod 4160Mi"},
+		"two parts of a claim": {pods.Pod{Claimed: 2 * claimGi, Mapped: map[string]uint64{"two": 2 * claimGi}, Containers: []pods.Container{spec("main", 64*mi, 64*mi), spec("side", 0, 0)}},
+			[]CreateContainer{claimed(pod, "main", 2*claimGi+64*mi, ref0), claimed(pod, "side", 2*claimGi, ref1)}, "1088Mi 1024Mi above pod 2112Mi"},
+		"with a device of another driver": {pods.Pod{Claimed: 6 * claimGi, Mapped: map[string]uint64{"a": 6 * claimGi}, Containers: []pods.Container{spec("main", 64*mi, 64*mi)}},
+			[]CreateContainer{claimed(pod, "main", 6*claimGi+64*mi, refA)}, "2112Mi pod 6208Mi"},
+		"another container's claim is mapped": {pods.Pod{Claimed: 3 * claimGi, Mapped: map[string]uint64{"gpu": 3 * claimGi}, Containers: []pods.Container{spec("main", 2*claimGi, 2*claimGi)}},
+			[]CreateContainer{claimed(pod, "main", 2*claimGi, refA)}, "2048Mi pod 5120Mi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "memoryReservationPolicy: TieredReservation\ndra: {enabled: true}")
+			test.info.Ref, test.info.Class = pod.Ref(), memoryqos.Burstable
+			events := []Event{
+				PrepareClaim{claimOf("a", []string{"burst"}, on(1, 2*claimGi))},
+				PrepareClaim{claimOf("two", []string{"burst"}, on(0, claimGi), on(1, claimGi))},
+				RunPod{Pod: pod}, PodFacts{UID: "burst", PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &test.info}},
+			}
+			for _, create := range test.creates {
+				events = append(events, create)
+			}
+			for _, event := range events {
+				if effects := l.Step(time.Unix(1, 0), event); effects.Err != nil {
+					t.Fatal(effects.Err)
+				}
+			}
+			view := l.View().Pods[0]
+			var got []string
+			for _, c := range view.Containers {
+				got = append(got, fmt.Sprintf("%dMi", c.Request/mi))
+				if c.AboveClaim() != "" {
+					got = append(got, "above")
+				}
+			}
+			got = append(got, fmt.Sprintf("pod %dMi", *view.Values.Low/mi))
+			if got := strings.Join(got, " "); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
 	}
 }
 

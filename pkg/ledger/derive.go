@@ -115,7 +115,7 @@ func (c *container) ownLimit() *uint64 {
 
 // qosPod returns a pod as Memory QoS sees it.
 func (l *Ledger) qosPod(p *pod, runs []derivedRun) memoryqos.Pod {
-	sums := memoryqos.Pod{Class: p.class(), Overhead: p.Overhead, Overrides: p.wishesOf("").QoS, Containers: p.qosPodContainers(runs)}
+	sums := memoryqos.Pod{Class: p.class(), Overhead: p.Overhead, Overrides: p.wishesOf("").QoS, Containers: l.qosPodContainers(p, runs)}
 	if p.Info != nil {
 		sums.Overhead = p.Info.Overhead
 		sums.Claimed = p.Info.Claimed
@@ -131,7 +131,7 @@ func (l *Ledger) qosPod(p *pod, runs []derivedRun) memoryqos.Pod {
 
 // qosPodContainers returns the containers that count for the pod's cgroup: all of the spec, in its order, if a pod API has provided it,
 // then the living containers that are not in the spec.
-func (p *pod) qosPodContainers(runs []derivedRun) []memoryqos.PodContainer {
+func (l *Ledger) qosPodContainers(p *pod, runs []derivedRun) []memoryqos.PodContainer {
 	parts := make([]memoryqos.PodContainer, 0, len(p.containers))
 	listed := func(string) bool { return false }
 	if p.Info != nil {
@@ -143,7 +143,7 @@ func (p *pod) qosPodContainers(runs []derivedRun) []memoryqos.PodContainer {
 		}
 		for _, spec := range p.Info.Containers {
 			if i, lives := living[spec.Name]; lives {
-				parts = append(parts, p.containers[i].qosPodContainer(spec.Kind, &runs[i]))
+				parts = append(parts, l.qosPodContainer(p.containers[i], spec.Kind, &runs[i]))
 				continue
 			}
 			parts = append(parts, memoryqos.PodContainer{
@@ -155,16 +155,16 @@ func (p *pod) qosPodContainers(runs []derivedRun) []memoryqos.PodContainer {
 	}
 	for i, c := range p.containers {
 		if c.alive() && !listed(c.Name) {
-			parts = append(parts, c.qosPodContainer(runs[i].kind, &runs[i]))
+			parts = append(parts, l.qosPodContainer(c, runs[i].kind, &runs[i]))
 		}
 	}
 	return parts
 }
 
 // qosPodContainer returns a living container as Memory QoS counts it for its pod.
-func (c *container) qosPodContainer(kind memoryqos.Kind, r *derivedRun) memoryqos.PodContainer {
+func (l *Ledger) qosPodContainer(c *container, kind memoryqos.Kind, r *derivedRun) memoryqos.PodContainer {
 	values := c.promised(r.qos)
-	return memoryqos.PodContainer{Kind: kind, Request: r.request.Request, Limit: c.Limit, Values: &values}
+	return memoryqos.PodContainer{Kind: kind, Request: r.request.Request, Limit: c.Limit, Mapped: l.mappedMemory(c), Values: &values}
 }
 
 // promised returns what the parent cgroups must carry for a container. While an update lowers its values, that is still the old ones.

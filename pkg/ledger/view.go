@@ -162,9 +162,9 @@ type ContainerView struct {
 func (c *ContainerView) AllocatedOn() nodeset.Set { return nodesOf(c.Blocks) }
 
 // AboveClaim says by how much the container's memory limit is above what its own claims allocate. It is "" if the limit is not above, or if
-// the container has no claims or shares one.
+// the container has no claims or shares one. A limit that includes mapped claims (more is requested than they have) is not above.
 func (c *ContainerView) AboveClaim() string {
-	if claimed := c.Claimed.Of(memorymanager.Memory); claimed > 0 {
+	if claimed := c.Claimed.Of(memorymanager.Memory); claimed > 0 && (c.Limit == 0 || c.Request <= claimed) {
 		return claims.LimitAbove(c.Limit, claimed)
 	}
 	return ""

@@ -39,19 +39,25 @@ func (s Settings) planned(p Pod) []PodContainer {
 }
 
 // podProtection sums up memory.min and memory.low. Overhead, claimed memory and a pod-level request belong to no container and go to
-// the file of the pod's class.
+// the file of the pod's class. Claimed memory that is also part of a container's value counts once.
 func (s Settings) podProtection(p Pod) (hard, soft uint64) {
-	hard = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Min) })
-	soft = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Low) })
+	file, besides := s.reservation(p.Class, p.Overrides.Reservation), p.Overhead
+	if p.PodRequest == nil {
+		besides = add(besides, p.Claimed)
+	}
+	in := func(in Reservation, bytes *uint64, c PodContainer) uint64 {
+		if in == file && p.PodRequest == nil {
+			return value(bytes) - min(value(bytes), c.Mapped)
+		}
+		return value(bytes)
+	}
+	hard = sum(p.Containers, func(c PodContainer) uint64 { return in(ReserveMin, c.Values.Min, c) })
+	soft = sum(p.Containers, func(c PodContainer) uint64 { return in(ReserveLow, c.Values.Low, c) })
 	// Containers that claim more than their pod has share it in proportion to their claims.
 	whole := p.most()
 	hard = min(hard, whole)
 	soft = min(soft, whole-hard)
-	besides := p.Overhead
-	if p.PodRequest == nil {
-		besides = add(besides, p.Claimed)
-	}
-	switch s.reservation(p.Class, p.Overrides.Reservation) {
+	switch file {
 	case ReserveMin:
 		if p.PodRequest != nil {
 			hard = *p.PodRequest - soft

@@ -212,7 +212,24 @@ func TestAPodIsProtectedWithItsClaims(t *testing.T) {
 		"the headroom counts them in": {careful, memoryqos.Pod{Class: memoryqos.Guaranteed, Claimed: 5 * gi, Containers: two}, values(11*gi, unset, unset)},
 		"a pod with a request of its own": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, PodRequest: ptr[uint64](8 * gi), Containers: two},
 			values(unset, 8*gi, unset)},
-		"BestEffort":          {s, memoryqos.Pod{Class: memoryqos.BestEffort, Claimed: 5 * gi}, memoryqos.Values{}},
+		"BestEffort": {s, memoryqos.Pod{Class: memoryqos.BestEffort, Claimed: 5 * gi}, memoryqos.Values{}},
+		"part of a container's value": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, Containers: []memoryqos.PodContainer{
+			{Mapped: 5 * gi, Values: ptr(values(unset, 6*gi, unset))}, {Request: gi},
+		}}, values(unset, 7*gi, unset)},
+		"part of one, and more of others": {s, memoryqos.Pod{Class: memoryqos.Guaranteed, Claimed: 5 * gi, Containers: []memoryqos.PodContainer{
+			{Mapped: 2 * gi, Values: ptr(values(3*gi, unset, unset))},
+		}}, values(6*gi, unset, unset)},
+		"part of an init container's": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 2 * gi, Containers: []memoryqos.PodContainer{
+			{Kind: memoryqos.Init, Mapped: 2 * gi, Values: ptr(values(unset, 3*gi, unset))}, {Request: 5 * gi},
+		}}, values(unset, 7*gi, unset)},
+		"beyond the headroom of a container": {careful, memoryqos.Pod{Class: memoryqos.Guaranteed, Claimed: 5 * gi, Containers: []memoryqos.PodContainer{
+			{Mapped: 5 * gi, Values: ptr(values(2*gi, unset, unset))},
+		}}, values(5*gi, unset, unset)},
+		"in the other file of a container that wishes it": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 2 * gi, Containers: []memoryqos.PodContainer{
+			{Mapped: 2 * gi, Values: ptr(values(3*gi, unset, unset))},
+		}}, values(3*gi, 2*gi, unset)},
+		"part of a value, beside a request of the pod": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 2 * gi, PodRequest: ptr[uint64](8 * gi),
+			Containers: []memoryqos.PodContainer{{Mapped: 2 * gi, Values: ptr(values(3*gi, unset, unset))}}}, values(3*gi, 5*gi, unset)},
 		"absurdly much of it": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: math.MaxUint64, Containers: two}, memoryqos.Values{Low: ptr[uint64](math.MaxUint64)}},
 	}
 	for name, test := range tests {

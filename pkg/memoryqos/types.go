@@ -110,6 +110,8 @@ type PodContainer struct {
 	Claimed uint64
 	// Overrides are the wishes for this container; they count while Values is nil.
 	Overrides Overrides
+	// Mapped is the part of a living container's values that the pod's Claimed has, too.
+	Mapped uint64
 	// Values are what a living container really has, from Settings.Container. Nil stands for a container of the spec that
 	// does not live: it counts with what it would get.
 	Values *Values

@@ -256,7 +256,7 @@ status:
 		containers: [app]
 		mapping: [{name: memory, quantity: 5Gi}, {name: cpu, quantity: 7}]
 `,
-			want: pods.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, Containers: []pods.Container{
+			want: pods.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, Mapped: map[string]uint64{"c": 5 * gi}, Containers: []pods.Container{
 				{Name: "app", Kind: memoryqos.App, Request: gi, Limit: 2 * gi, Claimed: 5 * gi}, {Name: "other", Kind: memoryqos.App}}},
 		},
 		"claims with overhead count once for the pod and in full for each container": {
@@ -280,7 +280,7 @@ status:
 		overhead: [{name: memory, perPod: 1Mi, perContainer: 10Mi}]
 	- {resourceClaimName: empty, containers: [a]}
 `,
-			want: pods.Pod{Class: memoryqos.Burstable, Claimed: 6*gi + 200*mi + 10*mi + mi, Containers: []pods.Container{
+			want: pods.Pod{Class: memoryqos.Burstable, Claimed: 6*gi + 200*mi + 10*mi + mi, Mapped: map[string]uint64{"shared": 5 * gi}, Containers: []pods.Container{
 				{Name: "i", Kind: memoryqos.Init, Claimed: 10 * mi},
 				{Name: "a", Kind: memoryqos.App, Request: 2 * gi, Limit: 4 * gi, Claimed: 6*gi + 100*mi},
 				{Name: "b", Kind: memoryqos.App, Request: 4 * gi, Limit: 8 * gi, Claimed: 6*gi + 100*mi}}},

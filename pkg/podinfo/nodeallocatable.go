@@ -18,6 +18,16 @@ func claim(p *pods.Pod, pod *corev1.Pod) {
 	claimsOnly := &corev1.Pod{Status: corev1.PodStatus{NodeAllocatableResourceClaimStatuses: claims}}
 	p.Claimed = memory(resourcehelper.AggregateContainerRequests(claimsOnly,
 		resourcehelper.PodResourcesOptions{UseDRANodeAllocatableResourceClaimStatus: true}))
+	for _, c := range claims {
+		for _, mapping := range c.Mapping {
+			if mapping.Name == corev1.ResourceMemory && mapping.Quantity != nil && mapping.Quantity.Sign() > 0 {
+				if p.Mapped == nil {
+					p.Mapped = map[string]uint64{}
+				}
+				p.Mapped[c.ResourceClaimName] = byteCount(*mapping.Quantity)
+			}
+		}
+	}
 	for i := range p.Containers {
 		p.Containers[i].Claimed = memory(resourcehelper.GetContainerDRAAllocations(pod, p.Containers[i].Name))
 	}

@@ -33,7 +33,7 @@ var (
 			2: {1: nil /* type */, 2: nil /* status */, 5: nil /* reason */},                              // conditions
 			8: statusFields, 10: statusFields /* initContainerStatuses */, 9: nil /* qosClass */, 14: nil, /* resize */
 			19: nil /* allocatedResources */, 20: resourceFields,
-			21: {2: nil /* containers */, 4: nil /* mapping */, 5: nil /* overhead */}, // nodeAllocatableResourceClaimStatuses
+			21: {1: nil /* resourceClaimName */, 2: nil /* containers */, 4: nil /* mapping */, 5: nil /* overhead */}, // nodeAllocatableResourceClaimStatuses
 		},
 	}
 	podListFields = projection{1: nil /* metadata */, 2: podFields}

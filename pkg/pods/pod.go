@@ -41,6 +41,8 @@ type Pod struct {
 	Overhead uint64 `json:"overhead,omitempty"`
 	// Claimed is what resource claims add to the pod's memory request and limit in bytes, unless PodRequest or PodLimit is set.
 	Claimed uint64 `json:"claimed,omitempty"`
+	// Mapped is the part of Claimed that stands for memory of devices, by the name of the claim: its pod's request has it once.
+	Mapped map[string]uint64 `json:"mapped,omitempty"`
 	// PodRequest and PodLimit are the pod-level resources (spec.resources) in bytes, without overhead; nil when not set.
 	PodRequest *uint64 `json:"podRequest,omitempty"`
 	PodLimit   *uint64 `json:"podLimit,omitempty"`

@@ -17,7 +17,9 @@ type Claims struct {
 	// Driver is the name that DeviceClasses select.
 	Driver    string            `json:"driver"`
 	Claimable []claims.Capacity `json:"claimable"`
-	Prepared  []Claim           `json:"prepared"`
+	// Unmapped says why claims do not count as requests of their pods although dra.publishNodeAllocatable is set.
+	Unmapped string  `json:"notNodeAllocatable,omitempty"`
+	Prepared []Claim `json:"prepared"`
 }
 
 // Claim is a resource claim that is prepared: its memory is allocated, whether or not a container uses it.

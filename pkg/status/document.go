@@ -178,6 +178,7 @@ type Sources struct {
 	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats                // nil shows no sources of requests
 	Devices    func() []Source                     // nil shows no sources of devices
+	Unmapped   func() string                       // of Claims; nil says nothing
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Reclaim    func() *reclaim.Report              // nil where there is no kernel to ask
@@ -223,6 +224,9 @@ func (s Sources) Make() *Document {
 	}
 	if s.Devices != nil {
 		d.DeviceSources = s.Devices()
+	}
+	if s.Unmapped != nil && d.Claims != nil {
+		d.Claims.Unmapped = s.Unmapped()
 	}
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}

@@ -57,7 +57,7 @@ func aboveClaim(n Node, c place, r *Report) {
 	if above := c.AboveClaim(); above != "" {
 		r.find(Warning, "above-claim", c.object(),
 			above+": the rest is allocated nowhere and not protected",
-			"set limits.memory of the container to what its claim asks for, or ask for more in the claim; the chart's admission policy (dra.limits) refuses such pods")
+			"set limits.memory of the container to what its claim asks for (if the claim counts as a request, to what it needs beside that), or ask for more in the claim; the chart's admission policy (dra.limits) refuses such pods")
 	}
 }
 
@@ -75,6 +75,16 @@ func lostClaims(n Node, r *Report) {
 			fmt.Sprintf("resource claims have %s of %s, and the node has %s for them: memory was plugged out, or a pool of huge pages made smaller", sizes[0], m.Type, sizes[1]),
 			"plug it in again, or delete pods with claims on this node")
 	}
+}
+
+// unmappedClaims finds a ResourceSlice that does not say that claims count as requests of pods although the configuration wants it.
+func unmappedClaims(n Node, r *Report) {
+	if n.Document.Claims == nil || n.Document.Claims.Unmapped == "" || n.Pod != "" {
+		return
+	}
+	r.find(Warning, "node-allocatable", "dra.publishNodeAllocatable",
+		"claims do not count as requests of their pods: "+n.Document.Claims.Unmapped,
+		"switch on the feature gate DRANodeAllocatableResources of kube-apiserver, kube-scheduler and kubelet, and restart the kubelet last; or set dra.publishNodeAllocatable: false. Until then, ask for the same memory in claim and limit")
 }
 
 // cpus finds containers whose exclusive CPUs are on more NUMA nodes than the policy admits for their memory.

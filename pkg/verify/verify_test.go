@@ -149,6 +149,9 @@ func TestFindings(t *testing.T) {
 				app("shared", status.Running, ledger.ContainerView{Limit: 1 << 40, Claims: []string{"default/c"}}),
 				app("within", status.Running, ledger.ContainerView{Limit: mi, Claims: []string{"default/d"}, Claimed: memory(mi)}))
 		},
+		"node-allocatable": func(n *Node) {
+			n.Document.Claims = &status.Claims{Unmapped: "the API server drops nodeAllocatableResources"}
+		},
 		"claims-above-node": func(n *Node) {
 			n.Document.Claims = &status.Claims{Claimable: []claims.Capacity{
 				{Node: 0, Type: "memory", Capacity: 1024 * mi, Claimed: 1024 * mi}, {Node: 1, Type: "hugepages-2Mi", Capacity: 0, Claimed: 64 * mi},

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
@@ -25,8 +26,8 @@ var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernete
 const mostAttributes = resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 
 // sliceDevices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
-// device by its capacities.
-func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order []int) []resourceapi.Device {
+// device by its capacities. If mapped, a capacity counts as the node's resource of the same type.
+func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order []int, mapped bool) []resourceapi.Device {
 	devices := make([]resourceapi.Device, 0, len(order))
 	for _, id := range order {
 		device := resourceapi.Device{
@@ -34,8 +35,18 @@ func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order [
 			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 		}
 		for _, c := range claimable {
-			if c.Node == id && c.Capacity > 0 {
-				device.Capacity[resourceapi.QualifiedName(claims.CapacityName(c.Type))] = capacity(c)
+			if c.Node != id || c.Capacity == 0 {
+				continue
+			}
+			name := resourceapi.QualifiedName(claims.CapacityName(c.Type))
+			device.Capacity[name] = capacity(c)
+			if mapped {
+				if device.NodeAllocatableResources == nil {
+					device.NodeAllocatableResources = map[corev1.ResourceName]resourceapi.NodeAllocatableResource{}
+				}
+				device.NodeAllocatableResources[corev1.ResourceName(c.Type)] = resourceapi.NodeAllocatableResource{
+					Mapping: &resourceapi.NodeAllocatableMapping{CapacityKey: &name, CapacityMultiplier: kresource.NewQuantity(1, kresource.DecimalSI)},
+				}
 			}
 		}
 		if len(device.Capacity) > 0 {

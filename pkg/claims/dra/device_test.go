@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -35,7 +36,7 @@ func TestDevices(t *testing.T) {
 		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
 	}
 	var got []string
-	for _, device := range sliceDevices(claimable, nodes, []int{2, 0, 3}) {
+	for _, device := range sliceDevices(claimable, nodes, []int{2, 0, 3}, false) {
 		if !*device.AllowMultipleAllocations {
 			t.Errorf("%s cannot be shared", device.Name)
 		}
@@ -73,12 +74,36 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestDevicesThatCountAsResourcesOfTheNode: each capacity of a device is mapped, under the node's name for its type.
+func TestDevicesThatCountAsResourcesOfTheNode(t *testing.T) {
+	claimable := []claims.Capacity{
+		{Node: 0, Type: "hugepages-1Gi", Capacity: 8 * gi}, {Node: 0, Type: "hugepages-2Mi"}, {Node: 0, Type: memorymanager.Memory, Capacity: 20 * gi},
+		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
+	}
+	got := map[string]string{}
+	for _, device := range sliceDevices(claimable, nodes, []int{0, 2, 3}, true) {
+		text, err := json.Marshal(device.NodeAllocatableResources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[device.Name] = string(text)
+	}
+	const memory = `"memory":{"mapping":{"capacityKey":"memory","capacityMultiplier":"1"}}}`
+	want := map[string]string{
+		"numa-0": `{"hugepages-1Gi":{"mapping":{"capacityKey":"hugepages1Gi","capacityMultiplier":"1"}},` + memory,
+		"numa-2": "{" + memory,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
 	var large machine.Machine
 	for id := range 64 {
 		large.Nodes = append(large.Nodes, machine.Node{ID: id, Distances: make([]int, 64)})
 	}
-	devices := sliceDevices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
+	devices := sliceDevices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5}, false)
 	if n := len(devices[0].Attributes) + len(devices[0].Capacity); n > mostAttributes || len(devices[0].Attributes) != 5 {
 		t.Errorf("%d attributes and capacities: %v", n, devices[0].Attributes)
 	}
@@ -120,6 +145,35 @@ func TestNoiseOfSamplesIsNotWritten(t *testing.T) {
 	view.NodeMemory = slack(at.Add(2*time.Second), 40*gi, 60*gi)
 	if !p.due(view) || p.spec(view).Devices[0].Name != "numa-1" {
 		t.Errorf("not due, or in the order %v, although node 0 has much less left", p.order)
+	}
+}
+
+// TestRefusedMappingsAreTriedAgain: a refusal holds for a while, a field that is dropped until the slice is created again, and neither once
+// the configuration does not want it.
+func TestRefusedMappingsAreTriedAgain(t *testing.T) {
+	view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
+	for name, test := range map[string]struct {
+		unmapped *unmapped
+		off      bool
+		want     bool
+	}{
+		"wanted":            {nil, false, true},
+		"not wanted":        {nil, true, false},
+		"dropped":           {&unmapped{why: "dropped"}, false, false},
+		"refused":           {&unmapped{"refused", time.Now().Add(time.Hour)}, false, false},
+		"refused before":    {&unmapped{"refused", time.Now()}, false, true},
+		"dropped, unwanted": {&unmapped{why: "dropped"}, true, false},
+		"refused, unwanted": {&unmapped{"refused", time.Now().Add(time.Hour)}, true, false},
+	} {
+		p := newPublisher(Options{Name: "d", Node: "n"})
+		p.unmapped.Store(test.unmapped)
+		view.Config.Config.DRA.PublishNodeAllocatable = !test.off
+		if got := mapped(&resourceapi.ResourceSlice{Spec: p.spec(view)}); got != test.want {
+			t.Errorf("%s: mapped is %t", name, got)
+		}
+		if known := p.unmapped.Load() != nil; test.off && known {
+			t.Errorf("%s: why it is not mapped is still said", name)
+		}
 	}
 }
 

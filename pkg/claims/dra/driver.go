@@ -66,13 +66,23 @@ type Driver struct {
 	registration.UnimplementedRegistrationServer
 	drav1.UnimplementedDRAPluginServer
 	Options
-	specs   specifications
-	changes sync.Map // channels by the UID of a claim that is being changed, closed when that is over
+	publisher *publisher
+	specs     specifications
+	changes   sync.Map // channels by the UID of a claim that is being changed, closed when that is over
 }
 
 // New returns a driver.
 func New(o Options) *Driver {
-	return &Driver{Options: o, specs: specifications{o.CDI, o.Name}}
+	return &Driver{Options: o, publisher: newPublisher(o), specs: specifications{o.CDI, o.Name}}
+}
+
+// Unmapped says why the ResourceSlice does not say that claims count as requests of pods although the configuration wants it; "" if it
+// does, or need not.
+func (d *Driver) Unmapped() string {
+	if u := d.publisher.unmapped.Load(); u != nil {
+		return u.why
+	}
+	return ""
 }
 
 // requestTimeout bounds one question to the API server.
@@ -88,7 +98,7 @@ func (d *Driver) Run(ctx context.Context, listener net.Listener) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	group.Go(func() { newPublisher(d.Options).run(ctx) })
+	group.Go(func() { d.publisher.run(ctx) })
 	group.Go(func() { d.settle(ctx) })
 	server := grpc.NewServer()
 	registration.RegisterRegistrationServer(server, d)

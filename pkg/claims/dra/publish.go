@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -27,6 +28,14 @@ type publisher struct {
 	order []int
 	equal uint64    // the last generation of the View that it was found to be equal to
 	since time.Time // when the View's sample was taken then
+	// unmapped is nil unless the slice has no nodeAllocatableResources although it should.
+	unmapped atomic.Pointer[unmapped]
+}
+
+// unmapped is why the API server has the slice without nodeAllocatableResources.
+type unmapped struct {
+	why   string
+	until time.Time // when they are tried again; zero waits until the slice is created again
 }
 
 const (
@@ -35,6 +44,9 @@ const (
 	writeEvery = 10 * time.Second
 	// sampleEvery is how often a sample of the nodes' memory is looked at while nothing else changes.
 	sampleEvery = time.Minute
+	// mappedRetry is the pause before a slice whose nodeAllocatableResources were refused is written with them again. A kubelet that
+	// starts may have its slices deleted before the Node says what it supports.
+	mappedRetry = 5 * time.Minute
 	// watchRetry is the pause before a watch that has ended is opened again.
 	watchRetry = 10 * time.Second
 )
@@ -114,10 +126,14 @@ func (p *publisher) due(view *ledger.View) bool {
 // spec is what the slice should be.
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 	p.order = claims.Order(view.Claimable, view.NodeMemory, p.order)
+	wanted := view.Config.Config.DRA.PublishNodeAllocatable
+	if !wanted {
+		p.unmapped.Store(nil)
+	}
 	return resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node,
 		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
-		Devices: sliceDevices(view.Claimable, p.Machine, p.order),
+		Devices: sliceDevices(view.Claimable, p.Machine, p.order, wanted && p.unmapped.Load().over()),
 	}
 }
 
@@ -167,6 +183,9 @@ func orderOf(devices []resourceapi.Device) (order []int) {
 }
 
 func (p *publisher) create(ctx context.Context, view *ledger.View) error {
+	if u := p.unmapped.Load(); u != nil { // a kubelet that starts deletes its slices, and may support more than before
+		p.unmapped.Store(&unmapped{u.why, time.Now()})
+	}
 	owners, unowned := apiserver.Owners(ctx, p.Client, p.Node)
 	err := p.send(ctx, p.Client.Post(), &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: p.slice(), OwnerReferences: owners}, Spec: p.spec(view),
@@ -177,11 +196,49 @@ func (p *publisher) create(ctx context.Context, view *ledger.View) error {
 	return err
 }
 
+// send writes the slice. An API server without the feature drops nodeAllocatableResources. One with it refuses the whole slice if the
+// kubelet does not declare the feature; then the slice is written without them.
+// https://github.com/kubernetes/kubernetes/blob/v1.37.2/plugin/pkg/admission/nodedeclaredfeatures/admission.go
 func (p *publisher) send(ctx context.Context, request *rest.Request, object *resourceapi.ResourceSlice) error {
+	request = request.Resource(resource)
 	written := &resourceapi.ResourceSlice{}
-	err := request.Resource(resource).Body(object).Do(ctx).Into(written)
+	err := request.Body(object).Do(ctx).Into(written)
+	switch {
+	case !mapped(object):
+	case err == nil && mapped(written):
+		p.unmapped.Store(nil)
+	case err == nil:
+		p.unmap("the API server drops nodeAllocatableResources: it is older than 1.37, or its feature gate DRANodeAllocatableResources is off", time.Time{})
+	case apierrors.IsForbidden(err):
+		refused := err
+		for i := range object.Spec.Devices {
+			object.Spec.Devices[i].NodeAllocatableResources = nil
+		}
+		if p.known != nil && apiequality.Semantic.DeepEqual(p.known.Spec, object.Spec) {
+			written, err = p.known, nil
+		} else {
+			err = request.Body(object).Do(ctx).Into(written)
+		}
+		if err == nil {
+			p.unmap("the API server refuses nodeAllocatableResources: "+refused.Error(), time.Now().Add(mappedRetry))
+		}
+	}
 	if err == nil {
 		p.known = written
 	}
 	return err
+}
+
+func (p *publisher) unmap(why string, until time.Time) {
+	if last := p.unmapped.Swap(&unmapped{why, until}); last == nil || last.why != why {
+		p.Log.Warn(why)
+	}
+}
+
+// over reports whether nodeAllocatableResources are to be tried.
+func (u *unmapped) over() bool { return u == nil || !u.until.IsZero() && !time.Now().Before(u.until) }
+
+// mapped reports whether a slice says that its capacities count as the node's resources.
+func mapped(slice *resourceapi.ResourceSlice) bool {
+	return slices.ContainsFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return d.NodeAllocatableResources != nil })
 }
