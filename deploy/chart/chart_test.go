@@ -22,6 +22,7 @@ import (
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
 	"helm.sh/helm/v3/pkg/strvals"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -709,6 +710,31 @@ func TestSystemdIsMountedWhereItsCgroupDriverIs(t *testing.T) {
 			without := slices.Contains(pod.Containers[0].Args, "--systemd-socket=")
 			if want := strings.Contains(values, "systemdSocket: false"); without != want {
 				t.Errorf("values %s: nri-memory-manager%s is to use no socket: %t, want %t", values, unit, without, want)
+			}
+		}
+	}
+}
+
+// TestLimitsAreComparedWithClaimsThatTheyContain: a limit does not contain what counts as a request beside it. One node group in which it
+// does keeps the policy.
+func TestLimitsAreComparedWithClaimsThatTheyContain(t *testing.T) {
+	const group = `nodeGroups: [{name: a, nodeSelector: {a: b}, config: {dra: {publishNodeAllocatable: %t}}}]`
+	for values, want := range map[string]bool{
+		`{config: {dra: {enabled: true}}}`:                                                                  true,
+		`{config: {dra: {enabled: true, publishNodeAllocatable: true}}}`:                                    false,
+		`{config: {dra: {enabled: true, publishNodeAllocatable: true}}, ` + fmt.Sprintf(group, true) + `}`:  false,
+		`{config: {dra: {enabled: true, publishNodeAllocatable: true}}, ` + fmt.Sprintf(group, false) + `}`: true,
+		`{config: {dra: {enabled: true}}, dra: {limits: ""}}`:                                               false,
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, is := range map[string]bool{"nri-memory-manager-slices": true, "nri-memory-manager-limits": want} {
+			_, policy := objects[admissionv1.ValidatingAdmissionPolicy](t, got, "ValidatingAdmissionPolicy")[name]
+			_, binding := objects[admissionv1.ValidatingAdmissionPolicyBinding](t, got, "ValidatingAdmissionPolicyBinding")[name]
+			if policy != is || binding != is {
+				t.Errorf("values %s: policy %s: %t, binding: %t, want %t", values, name, policy, binding, is)
 			}
 		}
 	}

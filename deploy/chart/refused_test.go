@@ -28,7 +28,7 @@ var keyTexts = []string{
 	"evictionHard: {memory.available: %s}", "evictionHard: {nodefs.available: %s}", "evictionHard: {memory.free: %s}",
 	"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: %s}", "topologyManagerPolicyOptions: {max-allowable-numa-nodes: %s}",
 	"topologyManagerPolicyOptions: {numa-allocation-strategy: %s}", "topologyManagerPolicyOptions: {numa-score-weights: %s}",
-	"topologyManagerPolicyOptions: {prefer-closest: %s}", "dra: {enabled: %s}", "dra: {shares: %s}", "dra: {shares: [{limits: %s}]}",
+	"topologyManagerPolicyOptions: {prefer-closest: %s}", "dra: {enabled: %s}", "dra: {publishNodeAllocatable: %s}", "dra: {shares: %s}", "dra: {shares: [{limits: %s}]}",
 	"dra: {shares: [{limits: {memory: %s}}]}", "dra: {shares: [{limits: {cpu: %s}}]}", "dra: {shares: [{numaNode: %s, limits: {memory: 1Gi}}]}", "rebalance: %s",
 }
 

@@ -94,6 +94,7 @@ kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
 events: {{ $config.events | default false }}
 claims: {{ dig "dra" "enabled" false $config }}
+limits: {{ and (dig "dra" "enabled" false $config) (not (dig "dra" "publishNodeAllocatable" false $config)) }}
 slices: {{ $config.resourceSlices | default false }}
 topology: {{ $config.nodeResourceTopology | default false }}
 rollback: {{ eq ($config.onTermination | default "Keep") "Rollback" }}
