@@ -1,7 +1,7 @@
 package apiserver
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"iter"
 	"maps"
@@ -79,31 +79,21 @@ onTermination: Rollback
 	must(t, n.process.Process.Signal(syscall.SIGTERM))
 	must(t, n.process.Wait())
 
-	used := rightsUsed(t, audit, "system:serviceaccount:kube-system:nri-memory-manager")
+	used := rightsUsed(t, audit, account)
 	used["list pods"], used["list resourceslices"] = true, true // where the server cannot stream the list into the watch
 	if difference := cmp.Diff(granted, slices.Sorted(maps.Keys(used))); difference != "" {
 		t.Errorf("the rights that the chart gives (-) and that were used (+) differ:\n%s", difference)
 	}
 }
 
+// account is the user whose token grant returns.
+const account = "system:serviceaccount:kube-system:nri-memory-manager"
+
 // rightsUsed are the rights that a user has used, as "verb resource", says the audit log. All must have been allowed.
 func rightsUsed(t *testing.T, audit, user string) map[string]bool {
 	t.Helper()
 	used := map[string]bool{}
-	file, err := os.Open(audit)
-	must(t, err)
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var event struct { // of audit.k8s.io/v1
-			User        struct{ Username string }
-			Verb        string
-			ObjectRef   struct{ Resource, Subresource string }
-			Annotations map[string]string
-		}
-		must(t, json.Unmarshal(lines.Bytes(), &event))
-		if event.User.Username != user {
-			continue
-		}
+	for event := range audited(t, audit, user) {
 		what := event.Verb + " " + event.ObjectRef.Resource
 		if event.ObjectRef.Subresource != "" {
 			what += "/" + event.ObjectRef.Subresource
@@ -114,6 +104,31 @@ func rightsUsed(t *testing.T, audit, user string) map[string]bool {
 		used[what] = true
 	}
 	return used
+}
+
+// auditEvent is what tests need of audit.k8s.io/v1.
+type auditEvent struct {
+	User           struct{ Username string }
+	Verb           string
+	ObjectRef      struct{ Resource, Subresource string }
+	ResponseStatus struct{ Code int }
+	Annotations    map[string]string
+}
+
+// audited is what a user has asked for, says the audit log.
+func audited(t *testing.T, audit, user string) iter.Seq[auditEvent] {
+	t.Helper()
+	text, err := os.ReadFile(audit)
+	must(t, err)
+	return func(yield func(auditEvent) bool) {
+		for line := range bytes.Lines(text) {
+			var event auditEvent
+			must(t, json.Unmarshal(line, &event))
+			if event.User.Username == user && !yield(event) {
+				return
+			}
+		}
+	}
 }
 
 // kubeAPIServer is the path of a kube-apiserver: what KUBE_APISERVER says, or one that "make e2e" or "make fleet" has built.
@@ -157,7 +172,7 @@ func startKubernetes(t *testing.T) (admin *rest.Config, audit string) {
 }
 
 // newKubernetes is the command of an API server whose etcd runs.
-func newKubernetes(t *testing.T) (server *exec.Cmd, admin *rest.Config, audit string) {
+func newKubernetes(t *testing.T, flags ...string) (server *exec.Cmd, admin *rest.Config, audit string) {
 	t.Helper()
 	program := kubeAPIServer(t)
 	dir, address := t.TempDir(), freeAddress(t)
@@ -170,11 +185,12 @@ func newKubernetes(t *testing.T) (server *exec.Cmd, admin *rest.Config, audit st
 	must(t, os.WriteFile(tokens, []byte(`test-token,admin,admin,"system:masters"`+"\njane-token,jane,jane\njohn-token,john,john\n"), 0o600))
 	must(t, os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"), 0o600))
 	admin = &rest.Config{Host: "https://" + address, BearerToken: "test-token", QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
-	return exec.Command(program, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",
-		"--advertise-address", "127.0.0.1", "--secure-port", port, "--service-cluster-ip-range", "10.0.0.0/24",
+	return exec.Command(program, append(flags, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",
+		"--advertise-address", "127.0.0.1", "--endpoint-reconciler-type", "none", // 1.37 refuses to announce a loopback address
+		"--secure-port", port, "--service-cluster-ip-range", "10.0.0.0/24",
 		"--service-account-issuer", "https://test", "--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--token-auth-file", tokens, "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount",
-		"--audit-policy-file", policy, "--audit-log-path", audit), admin, audit
+		"--audit-policy-file", policy, "--audit-log-path", audit)...), admin, audit
 }
 
 // rendered are the documents of the chart with everything switched on, by their kind.
