@@ -520,6 +520,43 @@ func TestDevicesCountAsRequestsOnceTheClusterKnows(t *testing.T) {
 	}
 }
 
+// A claim that counts as a request is protected once: in its container, whose limit the kubelet has raised by it, and in the pod.
+func TestAClaimThatCountsAsARequestIsProtectedOnce(t *testing.T) {
+	t.Parallel()
+	h := newClaimsHost(t)
+	h.write("config.yaml", "requestSources: [kubelet]\nmemoryReservationPolicy: TieredReservation\ndra: {enabled: true, publishNodeAllocatable: true}\n")
+	api := h.podAPI()
+	const spec = `{spec: {containers: [{name: app, resources: {requests: {cpu: 1}}}]},
+status: {nodeAllocatableResourceClaimStatuses: [{resourceClaimName: %s, containers: [app], mapping: [{name: memory, quantity: 2Gi}]}]}}`
+	limited, unlimited := burstable("limited", 2*gi+64*mi, 990), burstable("unlimited", 0, 990)
+	api.put(limited, strings.Replace(fmt.Sprintf(spec, "limited"), "{cpu: 1}", "{memory: 32Mi}, limits: {memory: 64Mi}", 1))
+	api.put(unlimited, fmt.Sprintf(spec, "unlimited"))
+	api.start()
+	h.start()
+	for _, test := range []struct {
+		pod  *testPod
+		low  int64
+		says bool // verify
+	}{{limited, 2*gi + 32*mi, false}, {unlimited, 2 * gi, true}} {
+		devices, problem := h.prepare(h.api.allocate(test.pod.name, []string{test.pod.name}, 1))
+		if problem != "" {
+			t.Fatal(problem)
+		}
+		must(t, h.runPod(test.pod))
+		must(t, h.createWith(test.pod, devices, true))
+		must(t, h.startContainer(test.pod))
+		want := fmt.Sprint(test.low)
+		container := path.Join(test.pod.cgroup(), test.pod.id())
+		eventually(t, "the container of "+test.pod.name+" is protected", func() bool { return h.knob(container, "memory.low") == want })
+		eventually(t, "the pod "+test.pod.name+" is protected as much", func() bool { return h.knob(test.pod.cgroup(), "memory.low") == want })
+		_, out, problem := run(t, "", "verify", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
+		const noLimit = "/app: it has no memory limit, and its resource claims have 2Gi"
+		if says := strings.Contains(out, "default/"+test.pod.name+noLimit); says != test.says || strings.Contains(out, "is above the") {
+			t.Errorf("verify says %s%s; want it to say that pod %s has no limit: %t", out, problem, test.pod.name, test.says)
+		}
+	}
+}
+
 // An admission policy sees one claim template at a time; the node compares a limit with the sum of all claims.
 func TestALimitAboveSeveralClaims(t *testing.T) {
 	t.Parallel()
