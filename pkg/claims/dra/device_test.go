@@ -4,15 +4,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	resourceapi "k8s.io/api/resource/v1"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -174,6 +178,47 @@ func TestRefusedMappingsAreTriedAgain(t *testing.T) {
 		if known := p.unmapped.Load() != nil; test.off && known {
 			t.Errorf("%s: why it is not mapped is still said", name)
 		}
+	}
+}
+
+// TestARefusalCostsOneRequest: a slice that is on the API server already is not written again when it is refused with
+// nodeAllocatableResources, and nothing is due afterwards. The log has the reason once.
+func TestARefusalCostsOneRequest(t *testing.T) {
+	var requests []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests = append(requests, r.Method)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+			Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "not supported"})
+	}))
+	defer server.Close()
+	client, err := NewClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, hook := logtest.NewNullLogger()
+	p := newPublisher(Options{Client: client, Name: "d", Node: "n", Log: log})
+	view := &ledger.View{Generation: 1, Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
+	p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
+	p.known.Name = p.slice()
+	view.Config.Config.DRA.PublishNodeAllocatable = true
+	for try := range 3 {
+		if !p.due(view) {
+			t.Fatalf("try %d: not due", try)
+		}
+		if err := p.publish(t.Context(), view); err != nil {
+			t.Fatal(err)
+		}
+		view.Generation++
+		if len(requests) != try+1 || p.due(view) {
+			t.Errorf("try %d: due is %t after %v", try, p.due(view), requests)
+		}
+		p.unmapped.Store(&unmapped{p.unmapped.Load().why, time.Now()}) // some time later
+		view.Generation++
+	}
+	if entries := hook.AllEntries(); len(entries) != 1 || entries[0].Message != "the API server refuses nodeAllocatableResources: not supported" {
+		t.Errorf("the log has %v", entries)
 	}
 }
 
