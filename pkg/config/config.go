@@ -47,6 +47,8 @@ type Config struct {
 	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, if the runtime applies
 	// memory policies.
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
+	// ExposeAssignedMemset tells a container the NUMA nodes that this plugin has assigned to it (ledger.MemsetVariable).
+	ExposeAssignedMemset bool `yaml:"exposeAssignedMemset"`
 	// MaxMigrationBytes bounds the memory of one running container that a write of its cpuset.mems moves to other nodes; 0 moves nothing.
 	MaxMigrationBytes quantity.Bytes `yaml:"maxMigrationBytes"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).

@@ -12,7 +12,7 @@ import (
 // placementKeys do nothing where nothing is placed.
 var placementKeys = map[string]bool{
 	"topologyManagerPolicy": true, "topologyManagerScope": true, "topologyManagerPolicyOptions": true, "podLevelResourceManagers": true,
-	"onUnsatisfiable": true, "onConflict": true, "resourceSlices": true, "verifyHugepages": true, "unpinnedMemoryPolicy": true,
+	"onUnsatisfiable": true, "onConflict": true, "resourceSlices": true, "verifyHugepages": true, "exposeAssignedMemset": true, "unpinnedMemoryPolicy": true,
 	"maxMigrationBytes": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
 }
 

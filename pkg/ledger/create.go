@@ -34,6 +34,9 @@ func (e CreateContainer) apply(l *Ledger) {
 		c.Policy = l.memoryPolicy(c, now.request.Request, e.Mems)
 		out.Answer = now.adjustment()
 		out.Answer.MemoryPolicy = c.Policy.MemoryPolicy
+		if l.state.Resolved.Config.ExposeAssignedMemset && !e.Container.HasMemset {
+			out.Answer.Memset = now.mems
+		}
 		l.recordAnswer(c, &now, out.Answer, e.Container.Resources.Unified, nil)
 	}
 	out.Decision = c.decision(&now)

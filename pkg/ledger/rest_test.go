@@ -128,8 +128,8 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: 20 * gi})
 				return l.Step(now.Add(time.Minute), SyncContainers{IDs: []string{"id"}})
 			},
-			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
-			want: "[{id { map[memory.high:max memory.low:0 memory.min:6871947674] }}]",
+			look: func(_ *Ledger, effects Effects) string { return spokenOf(effects.Updates) },
+			want: "id: memory.min=6.4Gi memory.low=0 memory.high=max",
 		},
 		"a pod that is allocated where its container runs may have more than the node has": {
 			yaml: "podLevelResourceManagers: true",
@@ -192,24 +192,24 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 					Pods: []Pod{pod}, Containers: []Container{container(2 * gi)}, Found: Found{Files: map[string]Files{"id": files}},
 				})
 			},
-			look: func(l *Ledger, effects Effects) string { return fmt.Sprint(l.updates(effects.Sync...)) },
-			want: "[{id { map[memory.low:0] }}]",
+			look: func(l *Ledger, effects Effects) string { return spokenOf(l.updates(effects.Sync...)) },
+			want: "id: memory.low=0",
 		},
 		"nodes of an earlier run of a container that asks for no memory any more are taken away": {
 			yaml: "memoryThrottlingFactor: null",
 			do:   func(l *Ledger) Effects { return pinnedBefore(l, "/kubepods/poduid") },
 			look: func(l *Ledger, effects Effects) string {
-				return fmt.Sprint(l.View().Pods[0].Containers[0].Pinning, "; ", l.updates(effects.Sync...))
+				return fmt.Sprint(l.View().Pods[0].Containers[0].Pinning, "; ", spokenOf(l.updates(effects.Sync...)))
 			},
-			want: "not pinned: the container asks for no memory; [{id {0-1 map[] }}]",
+			want: "not pinned: the container asks for no memory; id: cpuset.mems=0-1",
 		},
 		"a container that an earlier version moved off a node may use all again": {
 			yaml: "memoryThrottlingFactor: null",
 			do:   func(l *Ledger) Effects { return pinnedBefore(l, "/kubepods/burstable/poduid") },
 			look: func(l *Ledger, effects Effects) string {
-				return fmt.Sprint(said(effects, "nodes"), "; ", l.updates(effects.Sync...))
+				return fmt.Sprint(said(effects, "nodes"), "; ", spokenOf(l.updates(effects.Sync...)))
 			},
-			want: "a container may use all NUMA nodes again (nodes 1); synchronized with the runtime; [{id {0-1 map[] }}]",
+			want: "a container may use all NUMA nodes again (nodes 1); synchronized with the runtime; id: cpuset.mems=0-1",
 		},
 	}
 	for name, test := range tests {
@@ -250,8 +250,8 @@ func TestResendAsksAgainForWhatWasTakenAway(t *testing.T) {
 	l.Step(now, StartContainer{Pod: pod, Container: c})
 	l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: None\nmemoryThrottlingFactor: null")})
 	for _, when := range []string{"after the reload", "again"} {
-		got := fmt.Sprint(l.Step(now, SyncContainers{IDs: []string{"id"}}).Updates)
-		if want := "[{id { map[memory.high:max memory.low:0] }}]"; got != want {
+		got := spokenOf(l.Step(now, SyncContainers{IDs: []string{"id"}}).Updates)
+		if want := "id: memory.low=0 memory.high=max"; got != want {
 			t.Errorf("%s: updates %s, want %s", when, got, want)
 		}
 		if more := l.Step(now, SyncContainers{IDs: []string{"id"}}).Updates; len(more) > 0 {

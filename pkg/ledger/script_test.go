@@ -152,7 +152,8 @@ func (s *script) add(phase Phase) Container {
 	if s.ids[key]++; s.ids[key] > 1 {
 		key += fmt.Sprint("-", s.ids[key])
 	}
-	c := Container{ID: key, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + key, Resources: s.resources(), State: phase}
+	c := Container{ID: key, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + key, Resources: s.resources(), State: phase,
+		HasMemset: s.HasArg("has-memset")}
 	s.alive = append(s.alive, c)
 	return c
 }
@@ -290,7 +291,19 @@ func spoken(a Adjustment) string {
 			parts = append(parts, string(knob)+"="+readable(text))
 		}
 	}
+	if a.Memset != "" {
+		parts = append(parts, MemsetVariable+"="+a.Memset)
+	}
 	return strings.Join(parts, " ")
+}
+
+// spokenOf are updates of containers by id.
+func spokenOf(updates []Update) string {
+	var parts []string
+	for _, update := range updates {
+		parts = append(parts, update.ContainerID+": "+spoken(update.Adjustment))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func readable(text string) string {

@@ -73,6 +73,8 @@ type Container struct {
 	DeviceNodes []DeviceNode `json:"-"`
 	CDIDevices  []string     `json:"-"`
 	PCIDevices  bool         `json:"-"`
+	// HasMemset is set if its environment already has MemsetVariable.
+	HasMemset bool `json:",omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device
 }
@@ -114,6 +116,10 @@ type HugepageLimit struct {
 	Limit uint64
 }
 
+// MemsetVariable is the environment variable with a container's NUMA nodes as a list ("0-1"). It is named after assigned.memset, which
+// KEP-6369 adds to the downward API with the same value: a program that reads it needs no change if the pod's spec sets it from there later.
+const MemsetVariable = "ASSIGNED_MEMSET"
+
 // Adjustment is what the agent changes in a container. The zero value changes nothing.
 type Adjustment struct {
 	// CpusetMems is the field linux.resources.cpu.mems; "" does not change it.
@@ -122,11 +128,13 @@ type Adjustment struct {
 	Unified map[string]string
 	// MemoryPolicy is the memory policy of a new container's process.
 	MemoryPolicy MemoryPolicy
+	// Memset is the value of MemsetVariable for a new container; "" sets none.
+	Memset string `json:",omitempty"`
 }
 
 // Empty reports whether the adjustment changes nothing.
 func (a Adjustment) Empty() bool {
-	return a.CpusetMems == "" && len(a.Unified) == 0 && a.MemoryPolicy == MemoryPolicy{}
+	return a.CpusetMems == "" && len(a.Unified) == 0 && a.MemoryPolicy == MemoryPolicy{} && a.Memset == ""
 }
 
 // Update is an adjustment of an existing container.

@@ -64,6 +64,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		DeviceNodes: deviceNodesOf(linux),
 		CDIDevices:  namesOfCDI(container, maxDevices),
 		PCIDevices:  namesPCIDevices(container.GetEnv()),
+		HasMemset:   hasVariable(container.GetEnv(), ledger.MemsetVariable),
 	}
 }
 
@@ -145,6 +146,14 @@ func namesPCIDevices(environment []string) bool {
 	})
 }
 
+// hasVariable searches all of an environment: a variable that the pod's spec or the image sets is not overwritten.
+func hasVariable(environment []string, name string) bool {
+	return slices.ContainsFunc(environment, func(variable string) bool {
+		key, _, _ := strings.Cut(variable, "=")
+		return key == name
+	})
+}
+
 func phaseOf(state api.ContainerState) ledger.Phase {
 	switch state {
 	case api.ContainerState_CONTAINER_CREATED:
@@ -222,6 +231,9 @@ func adjustmentOf(from ledger.Adjustment) *api.ContainerAdjustment {
 	}
 	if p := from.MemoryPolicy; p.Mode != "" {
 		to.SetLinuxMemoryPolicy(api.MpolMode(api.MpolMode_value[string(p.Mode)]), p.Nodes.String())
+	}
+	if from.Memset != "" {
+		to.AddEnv(ledger.MemsetVariable, from.Memset)
 	}
 	return to
 }

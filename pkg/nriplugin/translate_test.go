@@ -106,7 +106,9 @@ func TestContainerOf(t *testing.T) {
 			&api.Container{Env: []string{"PATH=/bin", "PCIDEVICE_INTEL_COM_SRIOV=0000:03:02.1,0000:03:04.3"}},
 			ledger.Container{PCIDevices: true},
 		},
-		"other variables": {&api.Container{Env: []string{"PCIDEVICE=0000:03:02.1", "A=PCIDEVICE_B", "pcidevice_a="}}, ledger.Container{}},
+		"the NUMA nodes as somebody else tells them": {&api.Container{Env: []string{"A=b", "ASSIGNED_MEMSET="}}, ledger.Container{HasMemset: true}},
+		"a variable with a longer name":              {&api.Container{Env: []string{"ASSIGNED_MEMSETS=0"}}, ledger.Container{}},
+		"other variables":                            {&api.Container{Env: []string{"PCIDEVICE=0000:03:02.1", "A=PCIDEVICE_B", "pcidevice_a="}}, ledger.Container{}},
 		"a variable beyond those that are read": {
 			&api.Container{Env: append(slices.Repeat([]string{"A=b"}, maxVariables), "PCIDEVICE_A=0000:03:02.1")}, ledger.Container{},
 		},
@@ -176,6 +178,10 @@ func TestAdjustmentOf(t *testing.T) {
 	}
 	if mems := got.GetLinux().GetResources().GetCpu().GetMems(); mems != "0-1" {
 		t.Errorf("cpuset.mems is %q, want it in its field", mems)
+	}
+	env := adjustmentOf(ledger.Adjustment{Memset: "0-1"}).GetEnv()
+	if len(env) != 1 || env[0].GetKey() != "ASSIGNED_MEMSET" || env[0].GetValue() != "0-1" || got.GetEnv() != nil {
+		t.Errorf("the variables are %v and %v, want ASSIGNED_MEMSET=0-1 and none", env, got.GetEnv())
 	}
 	if diff := cmp.Diff(map[string]string{"memory.high": "4096"}, got.GetLinux().GetResources().GetUnified()); diff != "" {
 		t.Error(diff)

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
@@ -31,31 +32,33 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 		if err != nil {
 			return err
 		}
-		linux, err := Adjust(container, reply.Adjust)
+		spec, err := Adjust(container, reply.Adjust)
 		if err != nil {
 			return fmt.Errorf("adjusting the OCI spec: %w", err)
 		}
-		resources = linux.Resources
+		resources = spec.Linux.Resources
 		if container.Linux == nil {
 			container.Linux = &api.LinuxContainer{}
 		}
 		container.Linux.Resources = api.FromOCILinuxResources(resources, nil)
+		container.Env, container.Annotations, container.Linux.OomScoreAdj = spec.Process.Env, spec.Annotations, api.Int(spec.Process.OOMScoreAdj)
 		if err := r.record.Create(container); err != nil {
 			return err
 		}
 		if _, err := r.apply(reply.Update); err != nil {
 			return err
 		}
-		r.policies[container.Id] = linux.MemoryPolicy
+		r.policies[container.Id] = spec.Linux.MemoryPolicy
 		return nri.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: pod, Container: container})
 	})
 	return resources, err
 }
 
 // Adjust builds the OCI spec of a container as both runtimes do and applies the plugins' adjustment to it.
-func Adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rspec.Linux, error) {
+func Adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rspec.Spec, error) {
 	spec := &rspec.Spec{
-		Process: &rspec.Process{OOMScoreAdj: container.GetLinux().GetOomScoreAdj().Get()},
+		Process:     &rspec.Process{Env: container.GetEnv(), OOMScoreAdj: container.GetLinux().GetOomScoreAdj().Get()},
+		Annotations: maps.Clone(container.GetAnnotations()),
 		Linux: &rspec.Linux{
 			CgroupsPath: container.GetLinux().GetCgroupsPath(),
 			Resources:   container.GetLinux().GetResources().ToOCI(),
@@ -65,7 +68,7 @@ func Adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rsp
 	if err := generate.SpecGenerator(&generator).Adjust(adjustment); err != nil {
 		return nil, err
 	}
-	return spec.Linux, nil
+	return spec, nil
 }
 
 // MemoryPolicy is linux.memoryPolicy of a container's OCI spec; nil when it has none.

@@ -139,11 +139,11 @@ func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error
 	request := &api.CreateContainerRequest{Pod: pod, Container: c}
 	err := send(r, api.Event_CREATE_CONTAINER, c.Id, api.PluginService.CreateContainer, request, func(reply *api.CreateContainerResponse) error {
 		updates = append(updates, reply.GetUpdate()...)
-		linux, err := cri.Adjust(adjusted, reply.GetAdjust())
+		spec, err := cri.Adjust(adjusted, reply.GetAdjust())
 		if err != nil {
 			return fmt.Errorf("adjusting the OCI spec: %w", err)
 		}
-		adjusted.Linux.Resources = api.FromOCILinuxResources(linux.Resources, nil)
+		adjusted.Linux.Resources = api.FromOCILinuxResources(spec.Linux.Resources, nil)
 		return nil
 	})
 	if err != nil {

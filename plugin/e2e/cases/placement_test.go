@@ -44,7 +44,7 @@ func placed(t *testing.T, k machine, p *plugin, pod *kubelet.Pod, want string, t
 
 func TestGuaranteedContainersLandOnTheirNodes(t *testing.T) {
 	k := criOf(t)
-	p := startPlugin(t)
+	p := startPlugin(t, "exposeAssignedMemset: true")
 	const touched = 24 * MiB
 
 	// Without exclusive CPUs the lowest node is taken, with them theirs.
@@ -53,6 +53,11 @@ func TestGuaranteedContainersLandOnTheirNodes(t *testing.T) {
 	run(t, k, second)
 	placed(t, k, p, first, "0", touched)
 	placed(t, k, p, second, "1", touched)
+	for pod, want := range map[*kubelet.Pod][]string{first: {"ASSIGNED_MEMSET=0"}, second: {"ASSIGNED_MEMSET=1"}} {
+		if got := memsetOf(t, k, pod); !slices.Equal(got, want) {
+			t.Errorf("%s: its environment has %q, want %q", pod.Name, got, want)
+		}
+	}
 	if want := p.simulate(first).container(t, "first", "app").CpusetMems; want != "0" {
 		t.Errorf("the simulator puts the first pod on %q", want)
 	}
@@ -62,10 +67,28 @@ func TestGuaranteedContainersLandOnTheirNodes(t *testing.T) {
 	if mems := file(dirOf(t, k, burstable, "app"), "cpuset.mems"); mems != "" {
 		t.Errorf("a Burstable container has cpuset.mems %q", mems)
 	}
+	if got := memsetOf(t, k, burstable); got != nil {
+		t.Errorf("the environment of a Burstable container has %q", got)
+	}
 	if err := k.RemoveAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p.waitFree()
+}
+
+// memsetOf are the variables ASSIGNED_MEMSET of a container's first process.
+func memsetOf(t *testing.T, k machine, pod *kubelet.Pod) (variables []string) {
+	t.Helper()
+	pids, err := k.PIDs(pod, "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for variable := range strings.SplitSeq(file(fmt.Sprintf("/proc/%d/environ", pids[0])), "\x00") {
+		if strings.HasPrefix(variable, "ASSIGNED_MEMSET=") {
+			variables = append(variables, variable)
+		}
+	}
+	return variables
 }
 
 func TestContainerLargerThanANodeGetsAGroup(t *testing.T) {
