@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -130,6 +131,7 @@ const (
 	aWeight    = `[ ]*([^=, ]+[ ]*=[ ]*0*([0-9]{1,2}|100))?[ ]*`
 	aCharacter = `([^]\\-]|\\.)`
 	aGlob      = `([^\\[]|\\.|\[\^?(` + aCharacter + `(-` + aCharacter + `)?)+\])+`
+	aScore     = `[+]?0*(1000|[0-9]{1,3})|-0*(99[0-7]|9[0-8][0-9]|[0-8]?[0-9]?[0-9])`
 	zero       = `[+]?[0.]*([eE].*)?`
 
 	oneOrLess  = `[+]?(0+([.][0-9]*)?|[.][0-9]+|[0-9]([.][0-9]*)?[eE]-0*[1-9][0-9]*`
@@ -266,6 +268,11 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		if path == "annotationRules[].labels" {
 			anything.Pattern = whole(aGlob)
 			s.Properties, s.AdditionalProperties, s.Type, s.MinProperties = nil, anything.want("a value, or a pattern such as *"), []string{"object"}, 1
+		}
+		if path == "annotationRules[].priorityClasses" {
+			least, most := float64(ours.LastKilled), float64(ours.FirstKilled)
+			score := schema{Type: []string{"string", "number"}, Minimum: &least, Maximum: &most, MultipleOf: 1, Pattern: whole("first|last|" + aScore)}
+			s.Properties, s.AdditionalProperties = nil, score.want(fmt.Sprintf("first, last or a whole number from %d to %d", ours.LastKilled, ours.FirstKilled))
 		}
 		if strings.HasSuffix(path, ".limits") {
 			s.Type, s.MinProperties = []string{"object"}, 1

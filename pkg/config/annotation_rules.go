@@ -59,6 +59,8 @@ func (w Wishes) has(name Annotation) bool {
 		return w.MemoryPolicy != ""
 	case AnnotationOOMGroup:
 		return w.QoS.OOMGroup != nil
+	case AnnotationOOMScoreAdj:
+		return w.OOMScoreAdj != nil
 	}
 	return false
 }

@@ -21,6 +21,8 @@ type AnnotationRules struct {
 	Rule string
 	// Defaults are values of annotations, by the configuration.
 	Defaults map[Annotation]string
+	// PriorityClasses are values of oom-score-adj by PriorityClass, by the configuration.
+	PriorityClasses map[string]string
 }
 
 // NUMAPreference is a pod's wish for its placement; empty leaves it to the configuration.
@@ -46,6 +48,8 @@ type Wishes struct {
 	StallGuardOff bool
 	// MemoryPolicy replaces unpinnedMemoryPolicy; empty leaves it.
 	MemoryPolicy MemoryPolicy
+	// OOMScoreAdj replaces the kubelet's oom_score_adj; nil leaves it.
+	OOMScoreAdj *int64
 	// Defaults are the annotations that the pod does not have and the configuration gives it, sorted.
 	Defaults []Annotation
 }
@@ -66,7 +70,7 @@ func (c Config) AnnotationRulesFor(s Subject) AnnotationRules {
 			if rule.Name != "" {
 				name += " (" + rule.Name + ")"
 			}
-			return AnnotationRules{rule.AllowedAnnotations, rule.MinimumThrottlingFactor, name, rule.Defaults}
+			return AnnotationRules{rule.AllowedAnnotations, rule.MinimumThrottlingFactor, name, rule.Defaults, rule.PriorityClasses}
 		}
 	}
 	return AnnotationRules{Allowed: annotations()}
@@ -129,6 +133,12 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		}
 		w.QoS.OOMGroup = &group
 		return supported(at, value, "container", "process")
+	case AnnotationOOMScoreAdj:
+		score, ok := oomScoreAdj(value)
+		if !ok {
+			return field.Invalid(at, short(value), wantOOMScoreAdj)
+		}
+		w.OOMScoreAdj = &score
 	}
 	return nil
 }

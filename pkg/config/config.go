@@ -44,11 +44,11 @@ type Config struct {
 	// VerifyHugepages rejects a container whose huge pages the kernel does not have free on its nodes (KEP-5759), like any other that
 	// cannot be placed.
 	VerifyHugepages bool `yaml:"verifyHugepages"`
+	// ExposeAssignedMemset tells a container the NUMA nodes that this plugin has assigned to it (ledger.MemsetVariable).
+	ExposeAssignedMemset bool `yaml:"exposeAssignedMemset"`
 	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, if the runtime applies
 	// memory policies.
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
-	// ExposeAssignedMemset tells a container the NUMA nodes that this plugin has assigned to it (ledger.MemsetVariable).
-	ExposeAssignedMemset bool `yaml:"exposeAssignedMemset"`
 	// MaxMigrationBytes bounds the memory of one running container that a write of its cpuset.mems moves to other nodes; 0 moves nothing.
 	MaxMigrationBytes quantity.Bytes `yaml:"maxMigrationBytes"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
@@ -143,6 +143,8 @@ type AnnotationRule struct {
 	MinimumThrottlingFactor float64 `yaml:"minimumThrottlingFactor"`
 	// Defaults are values of annotations that a pod has not, or may not use.
 	Defaults map[Annotation]string `yaml:"defaults"`
+	// PriorityClasses are values of the annotation oom-score-adj by PriorityClass, for pods without the annotation or that may not use it.
+	PriorityClasses map[string]string `yaml:"priorityClasses"`
 }
 
 // replaced says what replaces the keys of versions before v0.3.0.

@@ -40,5 +40,5 @@ func defaultEvictionHard() map[string]string {
 // annotations are all that there are.
 func annotations() []Annotation {
 	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationCacheRoom, AnnotationReservation, AnnotationNUMA,
-		AnnotationStallGuard, AnnotationMemoryPolicy, AnnotationOOMGroup}
+		AnnotationStallGuard, AnnotationMemoryPolicy, AnnotationOOMGroup, AnnotationOOMScoreAdj}
 }

@@ -138,6 +138,11 @@ func (c Config) validateRules() error {
 		for _, key := range slices.Sorted(maps.Keys(rule.Defaults)) {
 			errs = append(errs, c.validateDefault(field+".defaults", key, rule))
 		}
+		for _, class := range slices.Sorted(maps.Keys(rule.PriorityClasses)) {
+			if _, ok := oomScoreAdj(rule.PriorityClasses[class]); !ok {
+				errs = append(errs, c.Errorf(field+".priorityClasses."+class, "%s, got %s", wantOOMScoreAdj, strictyaml.Quote(rule.PriorityClasses[class])))
+			}
+		}
 		for j, key := range rule.AllowedAnnotations {
 			errs = append(errs, oneOf(c, fmt.Sprintf("%s.allowedAnnotations[%d]", field, j), key))
 		}

@@ -98,6 +98,8 @@ const (
 	AnnotationMemoryPolicy Annotation = "memory-policy"
 	// AnnotationOOMGroup is container or process.
 	AnnotationOOMGroup Annotation = "oom-group"
+	// AnnotationOOMScoreAdj is first, last or a number (oomScoreAdj).
+	AnnotationOOMScoreAdj Annotation = "oom-score-adj"
 )
 
 // LogLevel is a logrus level.

@@ -37,6 +37,8 @@ func (e CreateContainer) apply(l *Ledger) {
 		if l.state.Resolved.Config.ExposeAssignedMemset && !e.Container.HasMemset {
 			out.Answer.Memset = now.mems
 		}
+		c.OOMScore, c.NoOOMScore = l.oomScore(c)
+		out.Answer.OOMScore = c.OOMScore
 		l.recordAnswer(c, &now, out.Answer, e.Container.Resources.Unified, nil)
 	}
 	out.Decision = c.decision(&now)
@@ -93,7 +95,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	c.Run = Run{
 		ID: received.ID, Phase: phase, Born: l.step.now, Revision: revision, Seq: l.step.seq,
 		Resources: received.Resources, Limit: limitOf(received.Resources.MemoryLimit), Devices: devices,
-		Record: Record{Mems: received.Resources.Mems}, FoundMems: received.Resources.Mems, Raised: l.state.Raises[received.ID],
+		OOMScore: received.OOMScore, Record: Record{Mems: received.Resources.Mems}, FoundMems: received.Resources.Mems, Raised: l.state.Raises[received.ID],
 	}
 	c.Cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	if l.state.Resolved.Config.DRA.Enabled {

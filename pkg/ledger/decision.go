@@ -20,6 +20,7 @@ type Decision struct {
 	// Affinity is the Topology Manager's result; nil if it was not asked, or the container was rejected.
 	Affinity      *topologymanager.Hint `json:"-"`
 	MemoryPolicy  MemoryPolicy
+	OOMScore      *OOMScore `json:",omitempty"`
 	PendingResize memorymanager.Request
 	Request       pods.Estimate
 	Values        memoryqos.Values
@@ -28,7 +29,7 @@ type Decision struct {
 func (c *container) decision(now *derivedRun) *Decision {
 	return &Decision{
 		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.Name, ID: c.ID,
-		Nodes: c.Nodes, Pinning: c.Pinning, MemoryPolicy: c.Policy.MemoryPolicy, PendingResize: c.PendingResize, Request: now.request, Values: now.values,
+		Nodes: c.Nodes, Pinning: c.Pinning, MemoryPolicy: c.Policy.MemoryPolicy, OOMScore: c.OOMScore, PendingResize: c.PendingResize, Request: now.request, Values: now.values,
 	}
 }
 
@@ -44,6 +45,9 @@ func (d *Decision) Fields() map[string]any {
 	}
 	if d.MemoryPolicy != (MemoryPolicy{}) {
 		fields["memoryPolicy"] = d.MemoryPolicy.String()
+	}
+	if d.OOMScore != nil {
+		fields["oomScoreAdj"], fields["oomScoreSource"] = d.OOMScore.Value, d.OOMScore.From
 	}
 	if d.Request.Error > 0 {
 		fields["requestError"] = quantity.Log(d.Request.Error)

@@ -48,6 +48,9 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	received.Resources = withoutJournaled(received.Resources, files.Journaled)
 	received.Resources.OOMGroup = "" // it may be this plugin's value from before a rollback
 	l.attach(c, received, received.State)
+	if score, _ := l.oomScore(c); score != nil && c.OOMScore == nil {
+		c.NoOOMScore = score.String() + ": it was created without an answer of the plugin, or under another configuration"
+	}
 	c.Seen, c.Own = found.Seen[c.Cgroup], files.Own
 	l.observeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems

@@ -119,7 +119,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Estimate: r.request,
 			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Devices: c.Devices, Pinning: c.Pinning,
 			MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
-			NoPolicy: c.Policy.Without,
+			NoPolicy: c.Policy.Without, OOMScore: c.OOMScore, KubeletScore: c.Resources.OOMScoreAdj, NoOOMScore: c.NoOOMScore,
 		}
 		if c.alive() {
 			shown.PendingResize, shown.Unplaced = c.PendingResize, c.Unplaced

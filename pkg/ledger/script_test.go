@@ -1,8 +1,10 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,14 @@ func (s *script) run() string {
 	case "reopen":
 		s.l = reopened(s.T, s.l)
 		return ""
+	case "score": // what the views say of a container's oom_score_adj and its request
+		for _, pod := range s.l.View().Pods {
+			for _, c := range pod.Containers {
+				if c.ID == s.container().ID {
+					return fmt.Sprintf("%s; request %s from %s; %s\n", c.Order(), quantity.Short(c.Request), c.Source, cmp.Or(c.NoOOMScore, "as wanted"))
+				}
+			}
+		}
 	case "missed": // a container is created while nobody listens
 		s.add(Running)
 		return ""
@@ -68,7 +78,7 @@ func (s *script) node() string {
 	}
 	if s.l == nil {
 		s.l = newLedgerOn(s.T, on, s.Input)
-		s.l.Step(time.Unix(0, 0), Connected{Runtime: Runtime{Name: "containerd", Version: "v2.2.0", ReplyUnified: true}})
+		s.l.Step(time.Unix(0, 0), Connected{Runtime: Runtime{Name: "containerd", Version: "v2.2.0", ReplyUnified: true, OOMScores: !s.HasArg("old")}})
 		s.l.Step(time.Unix(0, 0), Synchronize{})
 		return ""
 	}
@@ -178,6 +188,13 @@ func (s *script) resources() (r Resources) {
 	if s.HasArg("mems") {
 		r.Mems = s.values("mems")[0]
 	}
+	if s.HasArg("score") {
+		score, err := strconv.ParseInt(s.values("score")[0], 10, 64)
+		if err != nil {
+			s.T.Fatalf("%s: %v", s.Pos, err)
+		}
+		r.OOMScoreAdj = &score
+	}
 	if s.HasArg("oomgroup") {
 		r.OOMGroup = s.values("oomgroup")[0]
 	}
@@ -189,6 +206,9 @@ func (s *script) describe() Event {
 	pod := s.pod(false)
 	path, _, _ := pod.Path()
 	info := &pods.Pod{Ref: pod.Ref(), Class: path.Class}
+	if s.HasArg("class") {
+		info.PriorityClass = s.values("class")[0]
+	}
 	for _, text := range s.values("containers") {
 		part := strings.Split(text, ":")
 		c := pods.Container{Name: part[0], Kind: map[string]memoryqos.Kind{"app": memoryqos.App, "init": memoryqos.Init, "sidecar": memoryqos.Sidecar}[part[1]]}
@@ -293,6 +313,9 @@ func spoken(a Adjustment) string {
 	}
 	if a.Memset != "" {
 		parts = append(parts, MemsetVariable+"="+a.Memset)
+	}
+	if a.OOMScore != nil {
+		parts = append(parts, a.OOMScore.String())
 	}
 	return strings.Join(parts, " ")
 }

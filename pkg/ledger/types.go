@@ -75,6 +75,8 @@ type Container struct {
 	PCIDevices  bool         `json:"-"`
 	// HasMemset is set if its environment already has MemsetVariable.
 	HasMemset bool `json:",omitempty"`
+	// OOMScore is set for a container that was created with one. Resources then have the kubelet's value.
+	OOMScore *OOMScore `json:",omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device
 }
@@ -130,11 +132,13 @@ type Adjustment struct {
 	MemoryPolicy MemoryPolicy
 	// Memset is the value of MemsetVariable for a new container; "" sets none.
 	Memset string `json:",omitempty"`
+	// OOMScore is the oom_score_adj of a new container's processes; nil keeps the kubelet's.
+	OOMScore *OOMScore `json:",omitempty"`
 }
 
 // Empty reports whether the adjustment changes nothing.
 func (a Adjustment) Empty() bool {
-	return a.CpusetMems == "" && len(a.Unified) == 0 && a.MemoryPolicy == MemoryPolicy{} && a.Memset == ""
+	return a.CpusetMems == "" && len(a.Unified) == 0 && a.MemoryPolicy == MemoryPolicy{} && a.Memset == "" && a.OOMScore == nil
 }
 
 // Update is an adjustment of an existing container.
@@ -154,4 +158,6 @@ type Runtime struct {
 	ReplyUnified bool
 	// MemoryPolicies is set if the runtime applies a memory policy to a new container.
 	MemoryPolicies bool
+	// OOMScores is set if it applies an oom_score_adj to a new container.
+	OOMScores bool `json:",omitempty"`
 }

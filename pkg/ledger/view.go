@@ -126,6 +126,11 @@ type ContainerView struct {
 	MemoryPolicy string `json:"memoryPolicy,omitempty"`
 	PolicySource string `json:"memoryPolicySource,omitempty"`
 	NoPolicy     string `json:"noMemoryPolicy,omitempty"`
+	// OOMScore is the oom_score_adj of its processes if this plugin has set it; KubeletScore is the kubelet's. NoOOMScore says why one
+	// that was configured or requested was not set.
+	OOMScore     *OOMScore `json:"oomScore,omitempty"`
+	KubeletScore *int64    `json:"-"`
+	NoOOMScore   string    `json:"noOOMScore,omitempty"`
 	// Unplaced is why a living container has no nodes although it asked for some; otherwise nil.
 	Unplaced *Rejection `json:"-"`
 	// Blocks are its allocations, with PerNode: its claims', or the Memory Manager's.

@@ -97,7 +97,7 @@ func (c *connection) Configure(ctx context.Context, config, runtime, version str
 	defer close(c.configured)
 	c.nri = RuntimeNRIVersion(c.stub.RuntimeNRIVersion(), runtime, version)
 	c.runtime = ledger.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version),
-		MemoryPolicies: appliesMemoryPolicies(c.nri)}
+		MemoryPolicies: appliesMemoryPolicies(c.nri), OOMScores: appliesOOMScores(c.nri)}
 	if c.nri.Known() {
 		c.runtime.NRIVersion = c.nri.String()
 	}

@@ -61,3 +61,6 @@ func repliesUnified(runtime, runtimeVersion string) bool {
 // appliesMemoryPolicies reports whether the runtime sets a new container's memory policy. containerd 2.3 and CRI-O 1.37, which contain NRI
 // 0.12, are the first that do. Older ones silently drop it.
 func appliesMemoryPolicies(nri Version) bool { return nri.AtLeast(0, 12, 0) }
+
+// appliesOOMScores reports whether the runtime sets a new container's oom_score_adj. NRI 0.7 has it first; older ones silently drop it.
+func appliesOOMScores(nri Version) bool { return nri.AtLeast(0, 7, 0) }

@@ -171,7 +171,7 @@ func (c *connection) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) 
 func (c *connection) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	adjustment, err := respond(ctx, c, "CreateContainer", func(ctx context.Context, s Session) (*api.ContainerAdjustment, error) {
 		adjustment, err := s.CreateContainer(ctx, PodOf(pod), ContainerOf(container))
-		return adjustmentOf(adjustment), err
+		return adjustmentOf(container.GetId(), adjustment), err
 	})
 	return adjustment, nil, err
 }

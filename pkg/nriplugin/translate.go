@@ -52,6 +52,10 @@ func ContainerOf(container *api.Container) ledger.Container {
 		value := adj.GetValue()
 		resources.OOMScoreAdj = &value
 	}
+	score := oomScoreOf(container)
+	if score != nil {
+		resources.OOMScoreAdj = score.Kubelet
+	}
 	refs := claims.Refs(namesOfCDI(container, maxCDINames), firstAndLast(container.GetEnv()))
 	return ledger.Container{
 		ID:          container.GetId(),
@@ -64,6 +68,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		DeviceNodes: deviceNodesOf(linux),
 		CDIDevices:  namesOfCDI(container, maxDevices),
 		PCIDevices:  namesPCIDevices(container.GetEnv()),
+		OOMScore:    score,
 		HasMemset:   hasVariable(container.GetEnv(), ledger.MemsetVariable),
 	}
 }
@@ -217,8 +222,8 @@ func unifiedOf(resources *api.LinuxResources) (files map[string]string) {
 	return files
 }
 
-// adjustmentOf returns nil if nothing is changed.
-func adjustmentOf(from ledger.Adjustment) *api.ContainerAdjustment {
+// adjustmentOf returns nil if nothing is changed. id is the container's.
+func adjustmentOf(id string, from ledger.Adjustment) *api.ContainerAdjustment {
 	if from.Empty() {
 		return nil
 	}
@@ -234,6 +239,11 @@ func adjustmentOf(from ledger.Adjustment) *api.ContainerAdjustment {
 	}
 	if from.Memset != "" {
 		to.AddEnv(ledger.MemsetVariable, from.Memset)
+	}
+	if score := from.OOMScore; score != nil {
+		value := int(score.Value)
+		to.SetLinuxOomScoreAdj(&value)
+		to.AddAnnotation(oomScoreAnnotation, textOfOOMScore(id, *score))
 	}
 	return to
 }

@@ -50,6 +50,12 @@ func TestPodOf(t *testing.T) {
 	}
 }
 
+// scored is a container with the oom_score_adj -500 and the annotation about the kubelet's.
+func scored(id, text string) *api.Container {
+	return &api.Container{Id: id, Annotations: map[string]string{"kubelet-oom-score-adj.memory-manager.noderesource.dev": text},
+		Linux: &api.LinuxContainer{OomScoreAdj: &api.OptionalInt{Value: -500}}}
+}
+
 func TestContainerOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		from *api.Container
@@ -106,6 +112,13 @@ func TestContainerOf(t *testing.T) {
 			&api.Container{Env: []string{"PATH=/bin", "PCIDEVICE_INTEL_COM_SRIOV=0000:03:02.1,0000:03:04.3"}},
 			ledger.Container{PCIDevices: true},
 		},
+		"an oom_score_adj of this plugin's": {scored("id", "id 968 PriorityClass db"), ledger.Container{
+			ID: "id", Resources: ledger.Resources{OOMScoreAdj: pointer(int64(968))},
+			OOMScore: &ledger.OOMScore{Value: -500, From: "PriorityClass db", Kubelet: pointer(int64(968))},
+		}},
+		"in place of none":                        {scored("id", "id - annotation"), ledger.Container{ID: "id", OOMScore: &ledger.OOMScore{Value: -500, From: "annotation"}}},
+		"a tenant's, by an annotation of its pod": {scored("id", "other 3 annotation"), ledger.Container{ID: "id", Resources: ledger.Resources{OOMScoreAdj: pointer(int64(-500))}}},
+		"a text": {scored("id", "id"), ledger.Container{ID: "id", Resources: ledger.Resources{OOMScoreAdj: pointer(int64(-500))}}},
 		"the NUMA nodes as somebody else tells them": {&api.Container{Env: []string{"A=b", "ASSIGNED_MEMSET="}}, ledger.Container{HasMemset: true}},
 		"a variable with a longer name":              {&api.Container{Env: []string{"ASSIGNED_MEMSETS=0"}}, ledger.Container{}},
 		"other variables":                            {&api.Container{Env: []string{"PCIDEVICE=0000:03:02.1", "A=PCIDEVICE_B", "pcidevice_a="}}, ledger.Container{}},
@@ -165,21 +178,27 @@ func TestTheEnvironmentIsBounded(t *testing.T) {
 }
 
 func TestAdjustmentOf(t *testing.T) {
-	if got := adjustmentOf(ledger.Adjustment{}); got != nil {
+	if got := adjustmentOf("id", ledger.Adjustment{}); got != nil {
 		t.Errorf("an empty adjustment became %v", got)
 	}
-	policy := adjustmentOf(ledger.Adjustment{MemoryPolicy: ledger.MemoryPolicy{Mode: ledger.PreferredMany, Nodes: nodeset.Of(1, 3)}}).GetLinux().GetMemoryPolicy()
+	policy := adjustmentOf("id", ledger.Adjustment{MemoryPolicy: ledger.MemoryPolicy{Mode: ledger.PreferredMany, Nodes: nodeset.Of(1, 3)}}).GetLinux().GetMemoryPolicy()
 	if policy.GetMode() != api.MpolMode_MPOL_PREFERRED_MANY || policy.GetNodes() != "1,3" {
 		t.Errorf("the memory policy is %v", policy)
 	}
-	got := adjustmentOf(ledger.Adjustment{CpusetMems: "0-1", Unified: map[string]string{"memory.high": "4096"}})
+	got := adjustmentOf("id", ledger.Adjustment{CpusetMems: "0-1", Unified: map[string]string{"memory.high": "4096"}})
 	if got.GetLinux().GetMemoryPolicy() != nil {
 		t.Error("a container has a memory policy")
 	}
 	if mems := got.GetLinux().GetResources().GetCpu().GetMems(); mems != "0-1" {
 		t.Errorf("cpuset.mems is %q, want it in its field", mems)
 	}
-	env := adjustmentOf(ledger.Adjustment{Memset: "0-1"}).GetEnv()
+	for text, kubelet := range map[string]*int64{"id 968 annotation": pointer(int64(968)), "id - annotation": nil} {
+		score := adjustmentOf("id", ledger.Adjustment{OOMScore: &ledger.OOMScore{Value: -500, From: "annotation", Kubelet: kubelet}})
+		if score.GetLinux().GetOomScoreAdj().GetValue() != -500 || score.GetAnnotations()[oomScoreAnnotation] != text {
+			t.Errorf("got %v, want -500 and the annotation %q", score, text)
+		}
+	}
+	env := adjustmentOf("id", ledger.Adjustment{Memset: "0-1"}).GetEnv()
 	if len(env) != 1 || env[0].GetKey() != "ASSIGNED_MEMSET" || env[0].GetValue() != "0-1" || got.GetEnv() != nil {
 		t.Errorf("the variables are %v and %v, want ASSIGNED_MEMSET=0-1 and none", env, got.GetEnv())
 	}

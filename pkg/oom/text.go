@@ -76,7 +76,11 @@ func (v Verdict) by(administrator bool) string {
 	if c.Pod != v.Pod || c.Namespace != v.Namespace || c.Container == "" {
 		name = strings.TrimSuffix("pod "+c.Namespace+"/"+c.Pod+", container "+c.Container, ", container ")
 	}
-	return fmt.Sprintf("%s, with %s where it may count on %s", name, quantity.Short(c.Used), quantity.Short(c.Share))
+	text := fmt.Sprintf("%s, with %s where it may count on %s", name, quantity.Short(c.Used), quantity.Short(c.Share))
+	if c.Order != "" {
+		text += " (" + c.Order + ")"
+	}
+	return text
 }
 
 // leftInMemory reports whether the pod's limit was filled most by files in memory of containers that have ended.
@@ -163,6 +167,9 @@ func (v Verdict) line(administrator bool) string {
 	if !v.Itself && v.Culprit != nil {
 		text += "; most beyond its share has " + v.by(administrator)
 	}
+	if v.Order != "" {
+		text += "; chosen by its " + v.Order
+	}
 	return text + "; what helps: " + v.Change
 }
 
@@ -181,6 +188,9 @@ func Write(to io.Writer, verdicts []Verdict) error {
 		fmt.Fprintf(w, "  what ran out:\t%s\n", v.where())
 		fmt.Fprintf(w, "  used for:\t%s\n", v.filled())
 		fmt.Fprintf(w, "  most used by:\t%s\n", v.by(true))
+		if v.Order != "" {
+			fmt.Fprintf(w, "  chosen by:\tits %s\n", v.Order)
+		}
 		for _, m := range v.Memory {
 			fmt.Fprintf(w, "  NUMA node %d:\t%s free, %s allocated%s\n", m.ID, quantity.Short(m.Free), quantity.Short(m.Allocated), v.grew(m.ID))
 		}

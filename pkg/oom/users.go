@@ -151,3 +151,25 @@ func (r *Recorder) memory(view *ledger.View) (nodes []NodeMemory, reserve uint64
 	kilobytes, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 54)
 	return nodes, kilobytes << 10
 }
+
+// setOrder adds by which oom_score_adj the kernel chose among containers, if this plugin has changed the kubelet's order.
+func (v *Verdict) setOrder(victim *ledger.ContainerView, view *ledger.View) {
+	if v.Level == Container || v.Level == UnknownLevel {
+		return
+	}
+	changed, culprit := victim.OOMScore != nil, ""
+	if c := v.Culprit; c != nil && !v.Itself {
+		for pod, container := range view.Containers() {
+			if pod.Namespace == c.Namespace && pod.Name == c.Pod && (c.Container == "" || c.Container == container.Name) &&
+				(culprit == "" || container.OOMScore != nil) {
+				culprit, changed = container.Order(), changed || container.OOMScore != nil
+			}
+		}
+	}
+	if !changed {
+		return
+	}
+	if v.Order = victim.Order(); culprit != "" {
+		v.Culprit.Order = culprit
+	}
+}

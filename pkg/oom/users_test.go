@@ -109,3 +109,56 @@ func TestAContainerOfAfterAKillIsNotItsVictim(t *testing.T) {
 		t.Errorf("%+v", h.verdicts)
 	}
 }
+
+// TestVerdictsNameTheOrder: the kernel chooses by oom_score_adj among containers, not among the processes of one. The kubelet's order alone is
+// not named.
+func TestVerdictsNameTheOrder(t *testing.T) {
+	const gib = 1 << 30
+	kubelets := int64(968)
+	annotated, mapped := &ledger.OOMScore{Value: 1000, From: "annotation", Kubelet: &kubelets}, &ledger.OOMScore{Value: -997, From: "PriorityClass db"}
+	for name, test := range map[string]struct {
+		victim, spared *ledger.OOMScore
+		hits           int // of the victim's own limit
+		says           string
+		podSays        string // to those who see the victim's namespace alone
+	}{
+		"the kubelet's":    {says: "", podSays: ""},
+		"the victim's":     {victim: annotated, says: "(oom_score_adj 968 by the kubelet); chosen by its oom_score_adj 1000 by annotation", podSays: "chosen by its oom_score_adj 1000 by annotation"},
+		"who used most":    {spared: mapped, says: "(oom_score_adj -997 by PriorityClass db); chosen by its oom_score_adj 968 by the kubelet", podSays: "chosen by its oom_score_adj 968 by the kubelet"},
+		"both":             {victim: annotated, spared: mapped, says: "(oom_score_adj -997 by PriorityClass db); chosen by its oom_score_adj 1000 by annotation", podSays: "chosen by its oom_score_adj 1000"},
+		"at its own limit": {victim: annotated, spared: mapped, hits: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			pod := *h.view.Pods[0]
+			pod.Containers = slices.Clone(pod.Containers)
+			pod.Containers[0].OOMScore, pod.Containers[0].KubeletScore = test.victim, &kubelets
+			h.view = &ledger.View{Conditions: h.view.Conditions, Pods: []*ledger.PodView{&pod}}
+			h.addPod(&ledger.PodView{Namespace: "mob", Name: "hog", UID: "u3", Cgroup: "kubepods/burstable/podu3",
+				Containers: []ledger.ContainerView{{Name: "hog", ID: "id-hog", Cgroup: "kubepods/burstable/podu3/hog", OOMScore: test.spared, KubeletScore: &kubelets}}},
+				Held{Processes: 4 * gib})
+			r := h.recorder()
+			h.sync(r, noon)
+			h.events(appDir, test.hits, test.hits, 1, 0)
+			h.events(podDir, 0, test.hits, 1, 0)
+			h.look(r, noon.Add(time.Second))
+			if len(h.verdicts) != 1 {
+				t.Fatalf("%+v", h.verdicts)
+			}
+			v := h.verdicts[0]
+			var lines strings.Builder
+			if err := Write(&lines, h.verdicts); err != nil {
+				t.Fatal(err)
+			}
+			if chosen := strings.Contains(lines.String(), "  chosen by:"); chosen != (test.says != "") {
+				t.Errorf("want a line about the order: %t\n%s", !chosen, &lines)
+			}
+			if text := v.Text(); !strings.Contains(text, test.says) || strings.Contains(text, "oom_score_adj") != (test.says != "") {
+				t.Errorf("%s\nwant %q", text, test.says)
+			}
+			if text := v.PodText(); !strings.Contains(text, test.podSays) || strings.Count(text, "oom_score_adj") != min(1, len(test.podSays)) {
+				t.Errorf("%s\nwant %q", text, test.podSays)
+			}
+		})
+	}
+}

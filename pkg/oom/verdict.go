@@ -130,6 +130,8 @@ type User struct {
 	Share uint64 `json:"share"`
 	// Limit is 0 where there is none.
 	Limit uint64 `json:"limit,omitempty"`
+	// Order is its oom_score_adj and the source of that, if Verdict.Order is set.
+	Order string `json:"order,omitempty"`
 
 	victim bool
 }
@@ -189,7 +191,9 @@ type Verdict struct {
 	// Culprit used most beyond its share of what ran out; nil where that is not known.
 	Culprit *User `json:"culprit,omitempty"`
 	// Itself is set where the culprit is the victim.
-	Itself bool         `json:"itself,omitempty"`
+	Itself bool `json:"itself,omitempty"`
+	// Order is the victim's oom_score_adj and the source of that, if this plugin has set it or the culprit's: the kernel chose by it.
+	Order  string       `json:"order,omitempty"`
 	Nodes  nodeset.Set  `json:"numaNodes,omitempty"` // that the victim may use, where they ran out
 	Memory []NodeMemory `json:"memory,omitempty"`    // of the NUMA nodes, where they ran out
 	// Unknown says why the cause, or the level too, is not known.

@@ -185,6 +185,7 @@ func (r *Recorder) judge(now time.Time) {
 		v := Judge(k.Kill)
 		if k.container != nil {
 			v.Samples = k.samples.since(k.At)
+			v.setOrder(k.view, r.options.View())
 		}
 		r.give(v)
 		given = true

@@ -45,7 +45,7 @@ func FromPod(pod *corev1.Pod) *pods.Pod {
 	p := &pods.Pod{
 		Ref:      pods.Ref{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name},
 		Class:    qosClass(pod),
-		Overhead: memory(pod.Spec.Overhead),
+		Overhead: memory(pod.Spec.Overhead), PriorityClass: pod.Spec.PriorityClassName,
 	}
 	if source := pod.Annotations[configSource]; source != "" && source != "api" {
 		p.Static = true

@@ -27,7 +27,7 @@ var (
 		},
 		2: { // spec
 			2: containerFields, 20: containerFields /* initContainers */, 32: nil /* overhead */, 40: resourceFields,
-			34: {1: {1: nil}}, // ephemeralContainers: name
+			24: nil /* priorityClassName */, 34: {1: {1: nil}}, // ephemeralContainers: name
 		},
 		3: { // status
 			2: {1: nil /* type */, 2: nil /* status */, 5: nil /* reason */},                              // conditions

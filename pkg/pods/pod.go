@@ -48,6 +48,8 @@ type Pod struct {
 	PodLimit   *uint64 `json:"podLimit,omitempty"`
 	// PodHugepages are the pod-level requests of huge pages, sorted by type; nil when there are none.
 	PodHugepages memorymanager.Request `json:"podHugepages,omitempty"`
+	// PriorityClass is the name of its PriorityClass; "" if there is none.
+	PriorityClass string `json:"priorityClass,omitempty"`
 	// Static is set for a pod that comes from a file or URL of the kubelet, Mirror when this is its copy in the API server.
 	Static bool `json:"static,omitempty"`
 	Mirror bool `json:"mirror,omitempty"`

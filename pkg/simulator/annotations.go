@@ -61,6 +61,17 @@ func (n *Node) defaults(pod *corev1.Pod, container string) string {
 	return rules.Sets(wishes)
 }
 
+// oomScore is the oom_score_adj of a container's processes.
+func (n *Node) oomScore(pod *corev1.Pod, spec *corev1.Container) int64 {
+	rules := n.rulesFor(pod)
+	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, rules)
+	score, _ := rules.OOMScoreAdj(wishes, pod.Spec.PriorityClassName)
+	if score == nil || n.config.DryRun() || n.config.Profile == config.ProfileNUMA {
+		return n.oomScoreAdj(pod, spec)
+	}
+	return *score
+}
+
 // problems are those of a pod and its containers.
 func problems(pod *corev1.Pod, rules config.AnnotationRules) []config.Problem {
 	var names []string

@@ -48,7 +48,7 @@ type Container struct {
 	// manager policy.
 	CpusetCpus string `json:"cpusetCpus,omitempty"`
 	Memory     Memory `json:"memory"`
-	// OOMScoreAdj is what the kubelet gives the container's processes.
+	// OOMScoreAdj is what the container's processes have: the kubelet's, unless an annotation or the configuration sets another.
 	OOMScoreAdj int64 `json:"oomScoreAdj"`
 	// Defaults names the rule of the configuration that stands for annotations, and which.
 	Defaults string `json:"defaults,omitempty"`

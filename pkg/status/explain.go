@@ -47,6 +47,10 @@ type Explanation struct {
 	MemoryPolicy       string `json:"memoryPolicy,omitempty"`
 	MemoryPolicySource string `json:"memoryPolicySource,omitempty"`
 	NoMemoryPolicy     string `json:"noMemoryPolicy,omitempty"`
+	// OOMScore is the oom_score_adj of its processes in place of the kubelet's. NoOOMScore says why they have the kubelet's although another
+	// one is configured or requested.
+	OOMScore   *ledger.OOMScore `json:"oomScore,omitempty"`
+	NoOOMScore string           `json:"noOOMScore,omitempty"`
 	// Unused is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
@@ -90,7 +94,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised,
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
-			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy,
+			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, OOMScore: c.OOMScore, NoOOMScore: c.NoOOMScore,
 			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices,
 		}
 		if s.LastKill != nil {
@@ -185,6 +189,14 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  started with the memory policy %s (%s)\n", d.MemoryPolicy, d.MemoryPolicySource)
 	case d.NoMemoryPolicy != "":
 		fmt.Fprintf(b, "  started without a memory policy: %s\n", d.NoMemoryPolicy)
+	}
+	switch {
+	case d.OOMScore != nil && d.OOMScore.Kubelet != nil:
+		fmt.Fprintf(b, "  started with %s, in place of the kubelet's %d\n", d.OOMScore, *d.OOMScore.Kubelet)
+	case d.OOMScore != nil:
+		fmt.Fprintf(b, "  started with %s\n", d.OOMScore)
+	case d.NoOOMScore != "":
+		fmt.Fprintf(b, "  started with the kubelet's oom_score_adj: %s\n", d.NoOOMScore)
 	}
 	d.writeUnused(b)
 	if d.CPUs != "" {

@@ -32,6 +32,14 @@ func unanswered(n Node, c place, r *Report) {
 	}
 }
 
+// unscored finds a container that has the kubelet's oom_score_adj although another one is configured or requested.
+func unscored(n Node, c place, r *Report) {
+	if c.NoOOMScore != "" && !n.Document.Policy.DryRun {
+		r.find(Note, "oom-score-adj", c.object(), "its processes have the kubelet's oom_score_adj: "+c.NoOOMScore,
+			"restart the container; PriorityClasses need a pod API among requestSources, and oom_score_adj needs containerd 1.7.26 or CRI-O 1.32")
+	}
+}
+
 // short finds a container that is allocated less than a resize asks for.
 func short(n Node, c place, r *Report) {
 	if len(c.PendingResize) == 0 {

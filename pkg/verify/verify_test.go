@@ -128,6 +128,9 @@ func TestFindings(t *testing.T) {
 			})
 		},
 		"unanswered": func(n *Node) { database(n).Unanswered = true },
+		"oom-score-adj": func(n *Node) {
+			database(n).NoOOMScore = "no pod API had reported its pod's PriorityClass when it was created"
+		},
 		"unpinned": func(n *Node) {
 			database(n).CpusetMems, database(n).Unplaced = "", "policy restricted, scope container: no set of NUMA nodes has room:\nnode 0: 2Gi of 10Gi free, 3Gi needed\nnode 1: 1Gi of 10Gi free, 3Gi needed"
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" })
