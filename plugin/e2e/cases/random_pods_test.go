@@ -99,7 +99,7 @@ func likeTheKubelet(t *testing.T, k *kubelet.Kubelet, said simulated, pod *kubel
 	}
 }
 
-func oomScoreAdj(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, container string) string {
+func oomScoreAdj(t *testing.T, k machine, pod *kubelet.Pod, container string) string {
 	t.Helper()
 	pids, err := k.PIDs(pod, container)
 	if err != nil {

@@ -96,6 +96,7 @@ var choices = map[string]choice{
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24), on(kernel61)},                         // each kernel's memory.high and its triggers
 	"TestOOMVerdicts":                             {on(cgroupfs24, crioSystemd), on(systemd24, kernel61)}, // each kernel's counters, and how soon a runtime removes a cgroup
+	"TestOOMKillTakesWhomPodsChoose":              {on(cgroupfs24, crioSystemd), on(cgroupfs17)},          // each runtime sets oom_score_adj its own way
 	"TestPluginIsKilledWhileTheKernelKills":       {on(cgroupfs24), on(systemd24)},                        // the file of verdicts; which kernel counts is no matter
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
 	"TestPageCacheIsReclaimedBeforeEviction":      {on(cgroupfs24), on(kernel61)},                         // what each kernel's memory.reclaim takes
