@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/evict"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
@@ -68,6 +69,10 @@ func (o *apiOptions) checkClients(c config.Config) (warnings []string, err error
 	if c.Events {
 		_, err := clientFor(o, events.NewSink)
 		note("events", err)
+	}
+	if c.EvictRejectedAfter > 0 {
+		_, err := clientFor(o, evict.NewAPI)
+		note("evictRejectedAfter", err)
 	}
 	if c.NodeResourceTopology {
 		_, err := clientFor(o, nodetopology.NewClient)

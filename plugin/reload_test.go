@@ -15,6 +15,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		"requestSources: [apiserver, kubelet]":                                            "requestSources",
 		"requestSources: []":                                                              "requestSources",
 		"requestSources: [kubelet, swap]\nevents: true":                                   "events",
+		"requestSources: [kubelet]\nevictRejectedAfter: 5m":                               "evictRejectedAfter",
 		"requestSources: [kubelet]\nfailurePolicy: Fail":                                  "failurePolicy",
 		"requestSources: [kubelet]\nresourceSlices: true":                                 "resourceSlices",
 		"requestSources: [kubelet]\nnodeResourceTopology: true":                           "nodeResourceTopology",

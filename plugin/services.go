@@ -13,8 +13,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/evict"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -89,6 +91,13 @@ func (d *daemon) services() ([]part, error) {
 			return nil, fmt.Errorf("events: %w", err)
 		}
 		parts = append(parts, d.events.Run)
+	}
+	if d.options.config.EvictRejectedAfter > 0 {
+		api, err := clientFor(&d.options.apiOptions, evict.NewAPI)
+		if err != nil {
+			return nil, fmt.Errorf("evictRejectedAfter: %w", err)
+		}
+		parts = append(parts, evict.New(evict.Options{API: api, View: d.agent.View, Log: d.log, OnEvicted: d.evicted}).Run)
 	}
 	if d.options.config.NodeResourceTopology {
 		export, err := d.topologyExport()
@@ -175,6 +184,13 @@ func (d *daemon) throttled(e guard.Episode) {
 func (d *daemon) freed(f reclaim.Freed) {
 	if d.events != nil {
 		d.events.Reclaimed(f)
+	}
+}
+
+// evicted receives the rejection of a pod that leaves, and why it does.
+func (d *daemon) evicted(r ledger.Rejection, why string) {
+	if d.events != nil {
+		d.events.Evicted(r, why)
 	}
 }
 

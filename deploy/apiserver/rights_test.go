@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -43,6 +44,7 @@ func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
 requestSources: [apiserver]
 nodeResourceTopology: true
 events: true
+evictRejectedAfter: 30s
 dra: {enabled: true}
 resourceSlices: true
 onTermination: Rollback
@@ -55,7 +57,10 @@ onTermination: Rollback
 	}
 	must(t, n.place("database", createPod(t, client, "database", "3Gi"), 3<<30))
 	n.isTrue()
-	uid := createPod(t, client, "large", "40Gi")
+	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("40Gi"), corev1.ResourceCPU: resource.MustParse("1")}
+	uid := create(t, client, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "large", UID: "a", Controller: new(true)}}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "image", Resources: corev1.ResourceRequirements{Limits: limits}}}}})
 	if err := n.place("large", uid, 40<<30); err == nil {
 		t.Error("40Gi were placed on 32Gi")
 	}
@@ -76,6 +81,10 @@ onTermination: Rollback
 	published(t, client)
 	n.claim(client, "claim")
 	n.withNetwork(createPod(t, client, "network", "1Gi"))
+	eventually(t, "the pod that was refused for half a minute is evicted", func() bool {
+		pod, err := client.CoreV1().Pods("default").Get(t.Context(), "large", metav1.GetOptions{})
+		return apierrors.IsNotFound(err) || err == nil && pod.DeletionTimestamp != nil
+	})
 	must(t, n.process.Process.Signal(syscall.SIGTERM))
 	must(t, n.process.Wait())
 

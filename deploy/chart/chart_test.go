@@ -60,7 +60,7 @@ metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}},
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {profile: Full, memoryThrottlingFactor: null, stallGuard: false, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: true, resourceSlices: true}}]}`,
-	"everything": `{config: {events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug}, recording: true, securityContext: {capabilities: {add: [SYS_RESOURCE]}}, nri: {runtime: {patchConfig: true}},
+	"everything": `{config: {events: true, evictRejectedAfter: 5m, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug}, recording: true, securityContext: {capabilities: {add: [SYS_RESOURCE]}}, nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }

@@ -57,7 +57,7 @@ func TestBothWaysRunTheSamePod(t *testing.T) {
 func TestComponentsGiveTheRightsOfTheChart(t *testing.T) {
 	built := build(t, "../chart/testdata/components")
 	decodeStrictly(t, built)
-	rendered, err := render(t, `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore], events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}}}`)
+	rendered, err := render(t, `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore], events: true, evictRejectedAfter: 5m, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}}}`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestWhatReloadsRestartsNothing(t *testing.T) {
 	}
 	texts := []string{"{requestSources: [apiserver, swap]}", "{requestSources: [apiserver]}", "{requestSources: [kubelet, apiserver]}",
 		"{requestSources: [apiserver, kubelet]}", "{requestSources: []}", "{requestSources: [swap]}"}
-	for _, more := range []string{"resourceSlices: true", "resourceSlices: false", "events: true", "events: false", "nodeResourceTopology: true", "failurePolicy: Fail",
+	for _, more := range []string{"resourceSlices: true", "resourceSlices: false", "events: true", "events: false", "events: true, evictRejectedAfter: 5m", "evictRejectedAfter: 0s", "nodeResourceTopology: true", "failurePolicy: Fail",
 		"failurePolicy: Ignore", "dra: {enabled: true}", "dra: {enabled: false}", "dra: {shares: [{limits: {memory: 10%}}]}", "profile: Observe",
 		"memoryThrottlingFactor: 0.5", "memoryThrottlingFactor: null", "logLevel: debug", "kubeReserved: {memory: 1Gi}", "stallGuard: false",
 		"annotationRules: [{namespaces: [a]}]", "topologyManagerPolicy: restricted"} {

@@ -206,6 +206,8 @@ func (g generator) byType(t reflect.Type, path string) schema {
 	case reflect.TypeFor[ours.Tolerance]():
 		bytes.Pattern = whole("auto|" + aQuantity)
 		return bytes.want("auto, or " + aByteCount)
+	case reflect.TypeFor[ours.Duration]():
+		return schema{Type: []string{"string", "number"}, Minimum: new(float64), Maximum: new(float64), Pattern: ours.DurationPattern}.want(ours.DurationWanted)
 	case reflect.TypeFor[claims.Share]():
 		bytes.Pattern = whole(aPercent + "|" + aQuantity)
 		return bytes.want("a percentage from 0% to 100%, or a quantity such as 16Gi")

@@ -98,6 +98,8 @@ type Config struct {
 
 	// Events writes Kubernetes Events on the pods.
 	Events bool `yaml:"events"`
+	// EvictRejectedAfter is how long a pod of a controller may be refused for want of memory before it is evicted; 0 evicts none.
+	EvictRejectedAfter Duration `yaml:"evictRejectedAfter"`
 	// NodeResourceTopology exports what each NUMA node has left to the scheduler.
 	NodeResourceTopology bool `yaml:"nodeResourceTopology"`
 	// DRA is the driver for resource claims on NUMA nodes.

@@ -51,6 +51,8 @@ func (c Config) doubtful() (warnings []string) {
 	warn("cacheRoom", c.Profile != ProfileNUMA && c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
 	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
+	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.onUnsatisfiable() == Unpinned, "has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned")
+	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && !c.Events, "without events: true only this daemon's log says why a pod was evicted")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
 	warn("dra.publishNodeAllocatable", !c.DRA.Enabled && c.DRA.PublishNodeAllocatable, "has no effect: dra.enabled is false")
 	return warnings

@@ -347,6 +347,8 @@ func TestDoubtfulKeys(t *testing.T) {
 		"profile: QoS\nevictionHard: {}\nreclaimBeforeEviction: true":         "c.yaml:3: reclaimBeforeEviction: has no effect: evictionHard has no memory.available",
 		"dra: {shares: [{limits: {memory: 1Gi}}]}":                            "c.yaml:1: dra.shares: has no effect: dra.enabled is false",
 		"dra: {publishNodeAllocatable: true}":                                 "c.yaml:1: dra.publishNodeAllocatable: has no effect: dra.enabled is false",
+		"evictRejectedAfter: 5m\nevents: true":                                "c.yaml:1: evictRejectedAfter: has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned",
+		"evictRejectedAfter: 5m\ntopologyManagerPolicy: restricted":           "c.yaml:1: evictRejectedAfter: without events: true only this daemon's log says why a pod was evicted",
 	} {
 		r, err := resolve(t, text, fixture(t, "task-page"))
 		if got := strings.Join(r.Warnings, "\n"); err != nil || got != want {

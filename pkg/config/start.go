@@ -16,6 +16,7 @@ func (c Config) StartKeys(next Config) (keys []string) {
 		{"requestSources", c.podAPIs(), next.podAPIs()},
 		{"resourceSlices", c.ResourceSlices, next.ResourceSlices},
 		{"events", c.Events, next.Events},
+		{"evictRejectedAfter", c.EvictRejectedAfter > 0, next.EvictRejectedAfter > 0},
 		{"nodeResourceTopology", c.NodeResourceTopology, next.NodeResourceTopology},
 		{"failurePolicy", c.FailurePolicy, next.FailurePolicy},
 		{"dra.enabled", c.DRA.Enabled, next.DRA.Enabled},

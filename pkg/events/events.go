@@ -37,6 +37,7 @@ const (
 	AboveClaim  = "MemoryLimitAboveClaim"
 	Killed      = "OOMKilled"
 	Reclaimed   = "PageCacheReclaimed"
+	Evicted     = "EvictedForMemory"
 )
 
 const (
@@ -98,6 +99,14 @@ func (r *Reporter) Reclaimed(f reclaim.Freed) {
 	r.note(func() {
 		text := fmt.Sprintf("container %s: %s", f.Name, f.Text())
 		r.recorder.Event(podReference(f.Namespace, f.Pod, f.UID, f.Name), corev1.EventTypeNormal, Reclaimed, bounded(text))
+	})
+}
+
+// Evicted takes note of a pod that leaves the node, and why.
+func (r *Reporter) Evicted(rejection ledger.Rejection, why string) {
+	r.note(func() {
+		r.write(podReference(rejection.Namespace, rejection.Pod, rejection.UID, rejection.Container), Evicted,
+			fmt.Sprintf("container %s: %s", rejection.Container, why))
 	})
 }
 

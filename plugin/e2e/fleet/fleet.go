@@ -118,7 +118,7 @@ func (f *fleet) stopNodes() {
 // flags are those of a node's plugin. One that neither exports nor has claims needs no API server.
 func (f *fleet) flags(node string) []string {
 	flags := []string{"--node-name", node, "--timings", fmt.Sprint("export=", cmp.Or(f.interval, 10*time.Second))}
-	if f.knowsNUMANodes() {
+	if f.knowsNUMANodes() || f.evicts {
 		flags = append(flags, "--kubeconfig", f.cluster.AdminKubeconfig())
 	}
 	return flags
@@ -134,6 +134,8 @@ func (f *fleet) configuration() string {
 	switch {
 	case f.exports():
 		lines += "nodeResourceTopology: true\n"
+	case f.evicts:
+		lines += "evictRejectedAfter: 30s\nevents: true\n"
 	case f.claims:
 		lines += "dra: {enabled: true, shares: [{limits: {memory: 100%}}]}\n"
 	}

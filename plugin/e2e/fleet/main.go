@@ -5,7 +5,8 @@
 //
 // It is what `make fleet` calls. With -short it is a test: fewer nodes, and an
 // exit status that reports whether the export and the claims keep pods off
-// nodes that reject them, and whether claims align with the CPUs of another driver.
+// nodes that reject them, and whether claims align with the CPUs of another driver, and whether a Deployment gets
+// past a node that refuses its pods.
 package main
 
 import (
@@ -52,6 +53,7 @@ type setting struct {
 	claims          bool          // each pod has a resource claim for its memory
 	groups          bool          // half of the nodes have a group of NUMA nodes before the pods come
 	heeds           bool          // an extender of the scheduler heeds the groups
+	evicts          bool          // nodes evict the pods that they refuse
 }
 
 const (
@@ -99,7 +101,7 @@ func beside(mode string, heeds bool) setting {
 func main() {
 	var o options
 	nodes := flag.Int("nodes", 0, "number of nodes (default 100, with -short 8)")
-	flag.BoolVar(&o.short, "short", false, "the test: five settings and the alignment of claims, and failure when one does not do what it is for")
+	flag.BoolVar(&o.short, "short", false, "the test: five settings, the alignment of claims and a rollout, and failure when one does not do what it is for")
 	only := flag.String("only", "", "measure the settings only whose line matches this regular expression")
 	flag.StringVar(&o.plugin, "plugin", "", "a plugin to measure instead of the one of this tree")
 	flag.Parse()
@@ -172,7 +174,7 @@ func (o *options) run(ctx context.Context) (err error) {
 		}
 	}
 	if o.short {
-		err = errors.Join(err, o.alignment(ctx, filepath.Join(o.dir, "alignment")))
+		err = errors.Join(err, o.alignment(ctx, filepath.Join(o.dir, "alignment")), o.rollout(ctx, filepath.Join(o.dir, "rollout")))
 	}
 	table.Flush()
 	if err != nil {

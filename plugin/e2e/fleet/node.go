@@ -37,6 +37,9 @@ type node struct {
 	claims map[types.UID][]*drav1.Claim // prepared, by pod; serve's own
 }
 
+// endTime is about what a kubelet takes to end a pod. Meanwhile its controller has made another, and the scheduler has chosen a node.
+const endTime = 2 * time.Second
+
 // machine has this many NUMA nodes.
 const numaNodes = 2
 
@@ -139,6 +142,9 @@ func (n *node) serve(ctx context.Context, seen func(outcome)) {
 			}
 		case pod := <-n.pods:
 			if pod.DeletionTimestamp != nil {
+				if pod.Status.Phase != corev1.PodRunning {
+					time.Sleep(endTime)
+				}
 				if err := n.end(ctx, pod); err != nil && ctx.Err() == nil {
 					logf("end %s on %s: %v", pod.Name, n.name, err)
 				}

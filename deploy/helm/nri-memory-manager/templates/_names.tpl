@@ -82,7 +82,7 @@ imagePullSecrets:
 {{- $sources := $c.requestSources | default (list "all") -}}
 {{- range without $sources "all" "kubelet" "apiserver" }}{{ $sources = without $sources . }}{{ end -}}
 {{- $uses := fromYaml (include "nri-memory-manager.uses" .) -}}
-{{- list $sources $uses.slices $uses.events $uses.topology $uses.claims ($c.failurePolicy | default "Ignore") | toJson }}
+{{- list $sources $uses.slices $uses.events $uses.evictions $uses.topology $uses.claims ($c.failurePolicy | default "Ignore") | toJson }}
 {{- end }}
 {{- end }}
 
@@ -93,6 +93,7 @@ imagePullSecrets:
 kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
 events: {{ $config.events | default false }}
+evictions: {{ not (has ($config.evictRejectedAfter | default "0" | toString) (list "0" "0s")) }}
 claims: {{ dig "dra" "enabled" false $config }}
 limits: {{ and (dig "dra" "enabled" false $config) (not (dig "dra" "publishNodeAllocatable" false $config)) }}
 slices: {{ $config.resourceSlices | default false }}
