@@ -59,6 +59,14 @@ func (d *daemon) services() ([]part, error) {
 		}
 		parts = driver
 	}
+	if d.options.config.EvictRejectedAfter > 0 {
+		api, err := clientFor(&d.options.apiOptions, evict.NewAPI)
+		if err != nil {
+			return nil, fmt.Errorf("evictRejectedAfter: %w", err)
+		}
+		evictor := evict.New(evict.Options{API: api, View: d.agent.View, Log: d.log, OnEvicted: d.evicted})
+		shown.Evictions, parts = evictor.Evictions, append(parts, evictor.Run)
+	}
 	d.metrics.Attach(shown)
 	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Kills: d.kills.Count, Throttled: d.throttledContainers()})
 	handler := admin.Handler(admin.Sources{
@@ -91,13 +99,6 @@ func (d *daemon) services() ([]part, error) {
 			return nil, fmt.Errorf("events: %w", err)
 		}
 		parts = append(parts, d.events.Run)
-	}
-	if d.options.config.EvictRejectedAfter > 0 {
-		api, err := clientFor(&d.options.apiOptions, evict.NewAPI)
-		if err != nil {
-			return nil, fmt.Errorf("evictRejectedAfter: %w", err)
-		}
-		parts = append(parts, evict.New(evict.Options{API: api, View: d.agent.View, Log: d.log, OnEvicted: d.evicted}).Run)
 	}
 	if d.options.config.NodeResourceTopology {
 		export, err := d.topologyExport()

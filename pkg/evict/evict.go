@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -50,6 +51,7 @@ type Evictor struct {
 	notYet  map[string]time.Time // before which a pod does not count, by UID
 	next    time.Time            // no eviction before it
 	failing bool
+	granted atomic.Uint64
 }
 
 // New returns an Evictor; nothing is evicted before Run.
@@ -70,6 +72,9 @@ func (e *Evictor) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Evictions are the pods that were evicted since the start. It may be called at any time.
+func (e *Evictor) Evictions() uint64 { return e.granted.Load() }
 
 // look asks for the eviction of the pod that has waited longest, if it is time.
 func (e *Evictor) look(ctx context.Context, now time.Time) {
@@ -120,6 +125,7 @@ func (e *Evictor) evict(ctx context.Context, r ledger.Rejection, now time.Time, 
 		return err
 	}
 	e.notYet[r.UID] = now.Add(longestPause)
+	e.granted.Add(1)
 	e.pauses.evicted(owner, now, after)
 	why := fmt.Sprintf("refused on this node for %s: %s", now.Sub(e.waits[r.UID]).Round(time.Second), memorymanager.InLine(r.Text))
 	e.log(r).Info("evicted: " + why)

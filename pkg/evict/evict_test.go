@@ -205,7 +205,7 @@ func TestRefusedEvictions(t *testing.T) {
 	n.refused(15 * time.Minute)
 	n.refuse = nil
 	n.refused(17 * time.Minute)
-	if len(n.done) != 1 {
-		t.Errorf("evicted %q, want one", n.done)
+	if len(n.done) != 1 || n.Evictions() != 1 {
+		t.Errorf("evicted %q (%d), want one", n.done, n.Evictions())
 	}
 }

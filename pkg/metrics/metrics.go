@@ -46,6 +46,7 @@ type Sources struct {
 	Counters   func() agent.Counters
 	Guard      func() guard.Totals                  // nil where the stall guard is off
 	Reclaim    func() reclaim.Totals                // nil where there is no kernel to ask
+	Evictions  func() uint64                        // nil where nothing is evicted
 	Kills      func() map[oom.Total]uint64          // processes that the kernel killed; nil shows none
 	Risks      func() map[string]*oom.Risk          // of page cache, by cgroup; nil shows none
 	Migrations func() map[string]protect.Migration  // of running containers; nil shows none

@@ -88,6 +88,7 @@ func sources(t *testing.T) Sources {
 		Reclaim: func() reclaim.Totals {
 			return reclaim.Totals{Calls: 3, Bytes: map[memoryqos.QOSClass]uint64{memoryqos.BestEffort: 64 << 20}, Refaulted: 4096}
 		},
+		Evictions: func() uint64 { return 2 },
 		Risks: func() map[string]*oom.Risk {
 			return map[string]*oom.Risk{"kubepods/burstable/pod1/app": {Known: true}, "kubepods/burstable/pod2/app": {}, "ended": {}}
 		},

@@ -73,6 +73,8 @@ var (
 	stalled       = counter(prefix+"stall_guard_stalled_seconds_total", "Full memory stall inside episodes.")
 	reclaimed     = counter(prefix+"stall_guard_reclaimed_bytes_total", "Page cache freed instead of a raise.")
 
+	evictions = counter(prefix+"evictions_total", "Pods evicted that this node had refused.")
+
 	reclaimCalls = counter(prefix+"reclaim_calls_total", "Requests to reclaim page cache before the kubelet evicts pods.")
 	cacheFreed   = counter(prefix+"reclaimed_bytes_total", "Page cache reclaimed before the kubelet evicts pods.", "qos_class")
 	refaulted    = counter(prefix+"reclaim_refaulted_bytes_total", "Page cache reclaimed so that was read again.")
@@ -128,6 +130,9 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 			cacheFreed.send(out, float64(bytes), string(class))
 		}
 		refaulted.send(out, float64(totals.Refaulted))
+	}
+	if s.Evictions != nil {
+		evictions.send(out, float64(s.Evictions()))
 	}
 	if s.Kills != nil {
 		totals := s.Kills()
