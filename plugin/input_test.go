@@ -62,6 +62,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"template wrong":                {"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\nspec:\n  jobTemplate:\n    spec:\n      template:\n        spec:\n          containers:\n            - name: a\n              resources:\n                requests: {memory: 2Gi}\n                limits: {memory: 1Gi}\n", "standard input:12: spec.jobTemplate.spec.template.spec.containers[0].resources.requests.memory: 2Gi is more than the limit of 1Gi"},
 		"far more than there can be":    {pod("{limits: {memory: 99999999999999999999Ei}}"), "standard input:8: spec.containers[0].resources.limits.memory: 99999999999999999999Ei is more than any machine has"},
 		"unknown field":                 {strings.Replace(pod("{}"), "image", "imgae", 1), `standard input:7: spec.containers[0]: unknown field "imgae", did you mean "image"?`},
+		"a limit in a wrong place":      {strings.Replace(pod("{}"), "image: app", "image: app\n      limits: {memory: 1Gi}", 1), `standard input:8: spec.containers[0]: unknown field "limits"`},
 		"no containers":                 {"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n", "spec.containers: is empty"},
 		"no name":                       {strings.Replace(pod("{}"), "name: web", "labels: {}", 1), "metadata.name"},
 		"name that is a path":           {strings.Replace(pod("{}"), "name: web", "name: ../web", 1), `metadata.name: "../web"`},
@@ -146,6 +147,7 @@ func TestManifestsThatAreRefusedWithStrict(t *testing.T) {
 	for name, test := range map[string]struct{ manifest, want string }{
 		"a kind that is not known":  {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
 		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: kind "Podd" of apiVersion "v1" is not known, did you mean "Pod"?`},
+		"an unknown field":          {strings.Replace(pod("{}"), "spec:", "spec:\n  brandNew: 1", 1), `standard input:5: spec: unknown field "brandNew"`},
 		"an unknown kind in a list": {pod("{}") + "---\napiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Servce, metadata: {name: a}}\n", `standard input:13: items[0]: kind "Servce" of apiVersion "apps/v1" is not known`},
 	} {
 		t.Run(name, func(t *testing.T) {

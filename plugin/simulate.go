@@ -49,8 +49,8 @@ func newSimulateCommand() *cobra.Command {
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
 Pods that have not ended, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. The
-output of "helm template" and "kubectl get -o yaml" can be used as it is: other kinds are skipped, and the last line names those
-that are not known. A manifest is a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the
+output of "helm template" and "kubectl get -o yaml" can be used as it is: other kinds and fields of a newer Kubernetes are
+skipped, and the last lines name what is not known. A manifest is a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the
 configuration enables dra, pods with resource claims are not placed: the scheduler may choose their NUMA nodes.
 
 A pod is admitted as by the kubelet, with its reasons (OutOfcpu, NodeAffinity, …), when the machine has its operating system
@@ -81,7 +81,7 @@ Exit status: 0 when every container was admitted, 1 when one was rejected or lef
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
 	flags.StringArrayVar(&o.expectRejected, "expect-rejected", nil, "POD/CONTAINER that must be rejected, and is then no failure; repeatable")
-	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names; a kind that is not known is an error")
+	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names; a kind or field that is not known is an error")
 	flags.StringVar(&o.nodeName, "node", "", "take only the pods on this node (spec.nodeName), and those that are on none")
 	flags.StringVar(&o.cpuManagerPolicy, "cpu-manager-policy", "", "the kubelet's CPU manager policy: none or static; without it the machine file's holds, else none")
 	flags.StringVar(&o.reservedCPUs, "reserved-cpus", "", "CPUs that the kubelet keeps (0-1,64), in place of the machine file's reservedSystemCPUs")
@@ -153,6 +153,9 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	}
 	if o.nodeName == "" && len(nodes) > 1 {
 		notes = append(notes, fmt.Sprintf("the pods are on %d nodes (as %s) and were simulated on one machine: --node takes those of one", len(nodes), strings.Join(nodes[:min(len(nodes), 3)], ", ")))
+	}
+	if doubtful := read.Doubtful(); doubtful != "" {
+		notes = append(notes, doubtful)
 	}
 	for _, note := range append(notes, read.LeftOut()...) {
 		fmt.Fprintln(errOut, "nri-memory-manager: "+note)

@@ -325,6 +325,11 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 		"kinds of others": {pod("{}") + others, nil, "[web]", said(
 			"skipped what makes no pods: 1 Certificate, 1 ControllerRevision, 1 HTTPRoute, 1 PodDisruptionBudget, 1 Service, 2 ServiceMonitor",
 			"skipped kinds that are not known, and may make pods: 1 Deploymet (did you mean \"Deployment\"?), 1 SparkApplication")},
+		"fields of a newer Kubernetes": {strings.Replace(strings.Replace(pod("{}"), "image: app", "image: app\n      brandNew: {a: [1]}", 1), "spec:", "spec:\n  brandNew: 1\n  initContainers: [{name: a, newer: 1}, {name: b, newer: 2}]", 1), nil, "[web web web]",
+			said("skipped fields that are not known: 1 spec.brandNew, 1 spec.containers[].brandNew, 2 spec.initContainers[].newer")},
+		"no unit": {pod("{requests: {memory: 128}, limits: {memory: 128}}"), nil, "[web]", said("memory of less than 1Mi (default/web, container app: 128 bytes): is a unit missing?")},
+		"no units": {pod("{limits: {memory: 128}}") + "---\n" + strings.Replace(pod("{limits: {memory: 64k}}"), "web", "two", 1), nil, "[web two]",
+			said("memory of less than 1Mi (default/web, container app: 128 bytes, and 1 more): is a unit missing?")},
 		"a PodList": {"apiVersion: v1\nkind: PodList\nitems: " + pods, nil, "[a b c]", said(
 			"the pods are on 2 nodes (as w1, w2) and were simulated on one machine: --node takes those of one", endedPods)},
 		"one node":                   {"apiVersion: v1\nkind: PodList\nitems: " + pods, []string{"--node", "w2"}, "[b c]", said(endedPods)},

@@ -22,6 +22,8 @@ var keyTexts = []string{
 	"annotationRules: [%s]", "annotationRules: [{namespaces: %s}]", "annotationRules: [{namespaces: [%s]}]",
 	"annotationRules: [{namespaces: [a], allowedAnnotations: %s}]", "annotationRules: [{namespaces: [a], allowedAnnotations: [%s]}]",
 	"annotationRules: [{namespaces: [a], priorityClasses: {db: %s}}]", "annotationRules: [{namespaces: [a], priorityClasses: %s}]",
+	"annotationRules: [{labels: %s}]", "annotationRules: [{labels: {a: %s}}]", "annotationRules: [{labels: {a: b}, namespaces: %s}]",
+	"annotationRules: [{labels: {}, namespaces: %s}]", "annotationRules: [{labels: {a: b}, defaults: %s}]", "annotationRules: [{labels: {a: b}, name: %s}]",
 	"annotationRules: [{namespaces: [a], minimumThrottlingFactor: %s}]", "requestSources: [%s]", "requestSources: [swap, %s]",
 	"reservedMemory: [%s]", "reservedMemory: [{numaNode: %s, limits: {memory: 1Gi}}]", "reservedMemory: [{numaNode: 0, limits: %s}]",
 	"reservedMemory: [{numaNode: 0, limits: {memory: %s}}]", "reservedMemory: [{limits: {hugepages-2Mi: %s}}]", "reservedMemory: [{limits: {cpu: %s}}]",

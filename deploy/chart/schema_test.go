@@ -236,8 +236,9 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		case reflect.TypeFor[ours.Reservation](), reflect.TypeFor[claims.NodeShare]():
 			s.Required = []string{"limits"}
 		case reflect.TypeFor[ours.AnnotationRule]():
-			s.If = &schema{Not: &schema{Required: []string{"labels"}}} // with labels it may leave out namespaces
-			s.Then = &schema{Required: []string{"namespaces"}}
+			// With labels it may leave out namespaces.
+			s.If = &schema{Not: &schema{Required: []string{"labels"}, Properties: map[string]schema{"labels": {Type: []string{"object"}, MinProperties: 1}}}}
+			s.Then = &schema{Required: []string{"namespaces"}, Properties: map[string]schema{"namespaces": {Type: []string{"array"}, MinItems: 1}}}
 		}
 		return s
 	case reflect.Slice:
@@ -246,8 +247,6 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		switch path {
 		case "requestSources":
 			s.UniqueItems = true
-		case "annotationRules[].namespaces":
-			s.Type, s.MinItems = []string{"array"}, 1
 		}
 		return s
 	case reflect.Map:
@@ -269,7 +268,7 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		})
 		if path == "annotationRules[].labels" {
 			anything.Pattern = whole(aGlob)
-			s.Properties, s.AdditionalProperties, s.Type, s.MinProperties = nil, anything.want("a value, or a pattern such as *"), []string{"object"}, 1
+			s.Properties, s.AdditionalProperties, s.Type = nil, anything.want("a value, or a pattern such as *"), []string{"object"}
 		}
 		if path == "annotationRules[].priorityClasses" {
 			least, most := float64(ours.LastKilled), float64(ours.FirstKilled)

@@ -10,7 +10,7 @@ import (
 type Named struct{ Pod, Container string }
 
 // Pod reads an argument that names a pod: NAMESPACE/POD, POD with or without --namespace, or a UID, with or without "pod/" before it, as
-// kubectl takes it.
+// kubectl takes it: a pod of a namespace called pod is "pod/pod/POD", or named with --namespace.
 func Pod(argument, namespace string) (string, error) {
 	parts := podParts(argument, namespace)
 	if len(parts) > 2 || slices.Contains(parts, "") {

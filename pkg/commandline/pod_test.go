@@ -14,6 +14,8 @@ func TestPod(t *testing.T) {
 		{"pod/web", "", "web", "[{web }]"},
 		{"pods/web", "shop", "shop/web", "[{shop/web }]"},
 		{"pod/shop/web", "", "shop/web", "[{shop/web } {shop web}]"},
+		{"pod/pod/web", "", "pod/web", "[{pod/web } {pod web}]"},
+		{"pod/web", "pod", "pod/web", "[{pod/web }]"},
 		{"pod", "", "pod", "[{pod }]"},
 		{"shop/web/app", "", `"shop/web/app": want [NAMESPACE/]POD`, "[{shop/web app}]"},
 		{"web/app", "shop", `"web/app": want [NAMESPACE/]POD in the namespace shop`, "[{shop/web app}]"},

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -25,11 +26,14 @@ import (
 type Manifests struct {
 	// Pods are those that one node can have together.
 	Pods []*corev1.Pod
-	// Unknown has an error for each kind that is skipped although it may make pods; nil where there is none.
+	// Unknown has an error for each kind that is skipped although it may make pods, and for each field that is skipped; nil where there is
+	// none.
 	Unknown error
 	// How many objects of a kind make no pods, may make some, have 0 replicas, or own others that are there, and how many pods of a phase,
 	// and Jobs, have ended.
 	podless, unknown, empty, owning, ended map[string]int
+	// fields counts those that are not known, by their paths without indices.
+	fields map[string]int
 	// found are the objects that make pods, and owners the UIDs that objects name as their owners'.
 	found  []found
 	owners map[string]bool
@@ -68,7 +72,7 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 		return nil, errors.New("no manifest; want files, folders, or - for standard input")
 	}
 	m := &Manifests{podless: map[string]int{}, unknown: map[string]int{}, empty: map[string]int{}, owning: map[string]int{}, ended: map[string]int{},
-		owners: map[string]bool{}, names: map[string]string{}, uids: map[string]string{}}
+		fields: map[string]int{}, owners: map[string]bool{}, names: map[string]string{}, uids: map[string]string{}}
 	for _, path := range paths {
 		m.note(m.readPath(path, stdin))
 	}
@@ -113,8 +117,31 @@ func (m *Manifests) LeftOut() (lines []string) {
 	add("skipped what has 0 replicas: ", m.empty)
 	add("skipped owners of others in the list: ", m.owning)
 	add("skipped pods that have ended: ", m.ended)
+	add("skipped fields that are not known: ", m.fields)
 	add("skipped kinds that are not known, and may make pods: ", m.unknown)
 	return lines
+}
+
+// Doubtful says which containers ask for so little memory that a unit is missing; empty where none does.
+func (m *Manifests) Doubtful() string {
+	var tiny []string
+	for _, pod := range m.Pods {
+		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+				if bytes := list.Memory().Value(); bytes > 0 && bytes < 1<<20 {
+					tiny = append(tiny, fmt.Sprintf("%s/%s, container %s: %d", pod.Namespace, pod.Name, c.Name, bytes))
+				}
+			}
+		}
+	}
+	tiny = slices.Compact(tiny)
+	switch len(tiny) {
+	case 0:
+		return ""
+	case 1:
+		return "memory of less than 1Mi (" + tiny[0] + " bytes): is a unit missing?"
+	}
+	return fmt.Sprintf("memory of less than 1Mi (%s bytes, and %d more): is a unit missing?", tiny[0], len(tiny)-1)
 }
 
 func (m *Manifests) refuseNone(name string) error {
@@ -260,7 +287,7 @@ func (m *Manifests) readObject(o object) error {
 		}
 		*status = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} // it may have fields of a newer Kubernetes
 	}
-	text, err := o.checked(kind.of)
+	text, err := o.checked(kind.of, m.skip)
 	if err != nil {
 		return err
 	}
@@ -273,6 +300,24 @@ func (m *Manifests) readObject(o object) error {
 	return nil
 }
 
+// resourceField matches names of fields that say what containers ask for, or how many there are: one in a wrong place is no field of a newer
+// Kubernetes.
+var resourceField = regexp.MustCompile(`^(limits|requests|claims|resources|cpu|memory|hugepages-.*|(initC|c)ontainers|spec|template|replicas)$`)
+
+var anyIndex = regexp.MustCompile(`\[\d+\]`)
+
+// skip skips a field of a newer Kubernetes.
+func (m *Manifests) skip(path, field string, err error) bool {
+	if resourceField.MatchString(field) {
+		return false
+	}
+	name := strings.TrimPrefix(anyIndex.ReplaceAllString(path, "[]")+"."+field, ".")
+	if m.fields[name]++; m.fields[name] == 1 {
+		m.Unknown = strictyaml.Join(m.Unknown, err)
+	}
+	return true
+}
+
 // jobEnded reports whether a Job with this status makes no more pods.
 func jobEnded(status *yaml.Node) bool {
 	conditions := field(status, "conditions")
@@ -282,8 +327,8 @@ func jobEnded(status *yaml.Node) bool {
 }
 
 // checked compares an object with its type, and returns it as YAML for the reader that Kubernetes uses.
-func (o *object) checked(of reflect.Type) (text []byte, err error) {
-	if o.doc, err = strictyaml.Check(o.file, o.path, o.node, of, checkLeaf); err != nil {
+func (o *object) checked(of reflect.Type, unknown strictyaml.Unknown) (text []byte, err error) {
+	if o.doc, err = strictyaml.Check(o.file, o.path, o.node, of, checkLeaf, unknown); err != nil {
 		return nil, err
 	}
 	if text, err = withoutComments(o.node); err != nil {

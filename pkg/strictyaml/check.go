@@ -30,16 +30,21 @@ func Documents(name string, data []byte) ([]*yaml.Node, error) {
 // Leaf judges a node of a type that reads itself.
 type Leaf func(of reflect.Type, n *yaml.Node) error
 
+// Unknown judges a field that its type lacks and whose name is near to none there, by the path of what has it, its name, and the error that
+// it is otherwise: true has it removed from the node.
+type Unknown func(path, field string, err error) bool
+
 // Check checks the names and kinds of a node's fields against a Go type with json tags, as Kubernetes' API types are, and
 // decodes nothing. name is the file, path where in it the node is. What merge keys (<<) bring is left unchecked.
-func Check(name, path string, n *yaml.Node, of reflect.Type, leaf Leaf) (*Document, error) {
-	c := checker{decoder{doc: newDocument(name), values: mostValues, merges: true}, leaf}
+func Check(name, path string, n *yaml.Node, of reflect.Type, leaf Leaf, unknown Unknown) (*Document, error) {
+	c := checker{decoder{doc: newDocument(name), values: mostValues, merges: true}, leaf, unknown}
 	return c.doc, c.check(n, path, of)
 }
 
 type checker struct {
 	decoder
-	leaf Leaf
+	leaf    Leaf
+	unknown Unknown
 }
 
 var readsItself = reflect.TypeFor[json.Unmarshaler]()
@@ -77,12 +82,21 @@ func (c *checker) check(n *yaml.Node, path string, of reflect.Type) error {
 
 func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 	fields := jsonFields(of)
-	return c.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
+	removed := map[*yaml.Node]bool{}
+	err := c.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
 		if field, ok := fields[key]; ok {
 			return c.check(value, join(path, key), field)
 		}
-		return c.errorf(keyNode, path, "unknown field %s%s", Quote(key), spelling.Hint(key, slices.Sorted(maps.Keys(fields))))
+		hint := spelling.Hint(key, slices.Sorted(maps.Keys(fields)))
+		err := c.errorf(keyNode, path, "unknown field %s%s", Quote(key), hint)
+		if hint == "" && c.unknown(path, key, err) {
+			removed[keyNode], removed[value] = true, true
+			return nil
+		}
+		return err
 	})
+	n.Content = slices.DeleteFunc(n.Content, func(part *yaml.Node) bool { return removed[part] })
+	return err
 }
 
 // scalar checks numbers and text, which the API server takes from no number. What else is true and false differs between versions of YAML: that is left to the reader.

@@ -135,9 +135,17 @@ func (o options) show(ctx context.Context, node *simulator.Node, plugin *plugin,
 		return err
 	}
 	defer page.Close()
-	fmt.Fprintf(out, "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\n", page.Addr, o.plugin, node.StateDir)
+	fmt.Fprintf(o.notes(out), "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\n", page.Addr, o.plugin, node.StateDir)
 	<-ctx.Done()
 	return nil
+}
+
+// notes is where to write beside a result that a program may read.
+func (o options) notes(out io.Writer) io.Writer {
+	if o.output == "table" {
+		return out
+	}
+	return os.Stderr
 }
 
 // connectTimeout bounds the wait for the plugin's registration.
