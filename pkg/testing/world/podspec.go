@@ -61,9 +61,7 @@ func (p *pod) who(c *member, id string) Who {
 	spec, _ := p.facts.Container(c.spec.Name)
 	who := Who{UID: p.facts.UID, Namespace: p.spec.Namespace, Pod: p.spec.Name, Container: spec.Name, ID: id,
 		Request: spec.Request, OOMScoreAdj: int(p.oomScore(spec))}
-	if p.facts.PodRequest != nil {
-		who.PodRequest = *p.facts.PodRequest
-	}
+	who.PodRequest = LivePod{Pod: p.facts}.share()
 	return who
 }
 

@@ -79,7 +79,7 @@ func (s *stream) change(how func(*stream)) {
 func (s *stream) write(b []byte) (n int, err error) {
 	s.change(func(s *stream) {
 		if s.ended || s.deaf {
-			err = unix.EPIPE
+			err = &net.OpError{Op: "write", Net: "unix", Err: unix.EPIPE} // as net.Conn says it: ttrpc asks for that type
 			return
 		}
 		n = len(b)
