@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -160,10 +161,13 @@ func builtForGuests(pattern string) string {
 		cache = filepath.Join(user, "nri-memory-manager-e2e")
 	}
 	built, _ := filepath.Glob(filepath.Join(cache, pattern))
-	if len(built) == 0 {
-		return ""
+	newest, when := "", time.Time{} // of a cache that has earlier releases, too
+	for _, file := range built {
+		if info, err := os.Stat(file); err == nil && info.ModTime().After(when) {
+			newest, when = file, info.ModTime()
+		}
 	}
-	return built[0]
+	return newest
 }
 
 // administrator starts an API server for those who need no audit log.

@@ -100,7 +100,7 @@ func (r *result) boot(ctx context.Context, parts *vm.Parts, dir string) (vm.Gues
 		runtime = "/usr/bin/" + filepath.Base(parts.OCIRuntime)
 	}
 	plan := setup.Plan{
-		Variant: v.Name, Driver: v.Driver, Runtime: v.Runtime, Kernel: v.Kernel, Nodes: v.Nodes, OCIRuntime: runtime,
+		Variant: v.Name, Driver: v.Driver, Runtime: v.Runtime, Kernel: v.Kernel, OlderKubelet: v.OlderKubelet, Nodes: v.Nodes, OCIRuntime: runtime,
 		Run: "^(" + strings.Join(r.open(), "|") + ")$", Watchdog: watchdog(), Full: full(),
 	}
 	r.logf("booting: %s, %d tests", v.Summary, len(r.open()))

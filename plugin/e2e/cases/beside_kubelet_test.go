@@ -68,8 +68,8 @@ func shapes(t *testing.T) []shape {
 // files is what a cgroup must hold; a field that is nil is the kubelet's or another test's.
 type files struct{ min, low, high, max *uint64 }
 
-// TestEveryFileBesideTheKubelet runs pods of every shape beside a kubelet with its own Memory QoS off, on without
-// reservations, and on with them; brings the plugin from None to TieredReservation and HardReservation; and rolls back.
+// TestEveryFileBesideTheKubelet runs pods of every shape beside a kubelet with its own Memory QoS as by default (off in 1.36, on
+// without values from 1.37), off, on without reservations, and on with them; brings the plugin from None to TieredReservation and HardReservation; and rolls back.
 // Every file of every level holds what the policy says, and in the end again what the kubelet alone would have it hold.
 func TestEveryFileBesideTheKubelet(t *testing.T) {
 	for _, theirs := range []struct {
@@ -77,7 +77,8 @@ func TestEveryFileBesideTheKubelet(t *testing.T) {
 		config kubelet.Config
 		kubeletQoS
 	}{
-		{"off", kubelet.Config{}, kubeletQoS{}},
+		{"default", kubelet.Config{}, kubeletQoS{}},
+		{"off", withoutMemoryQoS(), kubeletQoS{}},
 		{"None", memoryQoS("None"), kubeletQoS{throttles: true}},
 		{"TieredReservation", memoryQoS("TieredReservation"), kubeletQoS{throttles: true, reserves: true}},
 	} {
@@ -85,7 +86,7 @@ func TestEveryFileBesideTheKubelet(t *testing.T) {
 			// FULL=1 goes through all states with both drivers; else there is the default with cgroupfs, and the state in which
 			// the kubelet writes most with systemd.
 			plan := planOf(t)
-			if usual := map[setup.Driver]string{setup.Cgroupfs: "off", setup.Systemd: "TieredReservation"}; !plan.Full && theirs.name != usual[plan.Driver] {
+			if usual := map[setup.Driver]string{setup.Cgroupfs: "default", setup.Systemd: "TieredReservation"}; !plan.Full && theirs.name != usual[plan.Driver] {
 				t.Skip("with FULL=1, or with the other driver")
 			}
 			k := kubeletOf(t, theirs.config)
@@ -149,7 +150,7 @@ func TestKubeletChangesItsMemoryQoS(t *testing.T) {
 		limit, high uint64 // that the pod is resized to, and what follows: 64Mi + 0.9 × (limit − 64Mi) in whole pages
 	}{
 		{"none", memoryQoS("None"), 160 * MiB, 157704192},
-		{"off", kubelet.Config{}, 128 * MiB, 127504384},
+		{"off", withoutMemoryQoS(), 128 * MiB, 127504384},
 	} {
 		if err := k.Configure(t.Context(), step.config); err != nil {
 			t.Fatal(err)
@@ -176,9 +177,14 @@ const updates = "nri_memory_manager_container_updates_total"
 // rolledBack stands for the policy of a plugin that is gone: nothing is left of it, its memory.high neither.
 const rolledBack = "rolled back"
 
-// kubeletQoS is what the kubelet's own Memory QoS does: 1.36 gives BestEffort containers no memory.high, and leaves
-// memory.low of kubepods at 0.
+// kubeletQoS is what the kubelet's own Memory QoS does. 1.36 gives BestEffort containers no memory.high, and leaves
+// memory.low of kubepods at 0; 1.37 writes both.
 type kubeletQoS struct{ throttles, reserves bool }
+
+// withoutMemoryQoS is the kubelet's own Memory QoS off, whatever its release has by default.
+func withoutMemoryQoS() kubelet.Config {
+	return kubelet.Config{"featureGates": map[string]any{"MemoryQoS": false}}
+}
 
 // memoryQoS is the kubelet's own Memory QoS.
 func memoryQoS(policy string) kubelet.Config {
@@ -216,13 +222,13 @@ func hold(t *testing.T, k machine, all []shape, policy string, kubelets kubeletQ
 		for name, v := range s.containers {
 			minimum, low := protection(v.protected)
 			high := v.high
-			if high == 0 || gone && (!kubelets.throttles || s.pod.Class() == "BestEffort") {
+			if high == 0 || gone && (!kubelets.throttles || s.pod.Class() == "BestEffort" && planOf(t).OlderKubelet) {
 				high = unlimited
 			}
 			want[dirOf(t, k, s.pod, name)] = files{min: &minimum, low: &low, high: &high, max: &v.limit}
 		}
 	}
-	upper, qos := levels(guaranteed, burstable, policy, kubelets.reserves)
+	upper, qos := levels(guaranteed, burstable, policy, kubelets.reserves, planOf(t).OlderKubelet)
 	want[k.Kubepods()] = upper
 	want[filepath.Join(kubelet.Root, kubelet.Paths{Driver: planOf(t).Driver}.QoS(corev1.PodQOSBurstable))] = qos
 	eventually(t, "under the plugin's "+policy+" every file holds its value", func() string {
@@ -249,8 +255,8 @@ func requested(s shape) uint64 {
 	return s.protected
 }
 
-// levels are kubepods and the Burstable class. Under None they are the kubelet's, which leaves memory.low of kubepods at 0.
-func levels(guaranteed, burstable uint64, policy string, kubeletReserves bool) (kubepods, qos files) {
+// levels are kubepods and the Burstable class. Under None they are the kubelet's, of which 1.36 leaves memory.low of kubepods at 0.
+func levels(guaranteed, burstable uint64, policy string, kubeletReserves, older bool) (kubepods, qos files) {
 	floor := func(bytes uint64) *uint64 { return new(bytes / 4096 * 4096) }
 	none, all := new(uint64(0)), floor(guaranteed+burstable)
 	switch {
@@ -258,6 +264,8 @@ func levels(guaranteed, burstable uint64, policy string, kubeletReserves bool) (
 		return files{min: all, low: floor(burstable)}, files{min: none, low: floor(burstable)}
 	case policy == "HardReservation":
 		return files{min: all, low: none}, files{min: floor(burstable), low: none}
+	case kubeletReserves && !older:
+		return files{min: all, low: floor(burstable)}, files{min: none, low: floor(burstable)}
 	case kubeletReserves:
 		return files{min: all, low: none}, files{min: none, low: floor(burstable)}
 	}

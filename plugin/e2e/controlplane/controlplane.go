@@ -27,7 +27,9 @@ const (
 	// HostSeenByGuests is the host's loopback as QEMU's user network shows it to a guest.
 	HostSeenByGuests = "10.0.2.2"
 	// Version is the release of Kubernetes that plugin/e2e/tools/kubernetes pins.
-	Version = "v1.36.3"
+	Version = "v1.37.2"
+	// OlderKubelet is the release of the kubelet that plugin/e2e/tools/kubelet136 pins.
+	OlderKubelet = "v1.36.3"
 	// TopologyAware is the scheduler with the plugin NodeResourceTopologyMatch: its program, and its name in pods.
 	TopologyAware = "topology-aware"
 

@@ -53,7 +53,7 @@ func TestSimulatorAgreesWithKubernetes(t *testing.T) {
 	dir := t.TempDir()
 	plugin, kubernetes := filepath.Join(dir, "nri-memory-manager"), filepath.Join(dir, "rules")
 	build(t, "../../..", plugin, "./plugin", setup.Flags...)
-	build(t, "../tools/kubernetes", kubernetes, "./rules")
+	build(t, "../tools/kubernetes", kubernetes, "./rules", setup.NoDebugging)
 	write(t, filepath.Join(dir, "machine.yaml"), fmt.Sprintf("nodes: [{id: 0, memory: %d, cpus: 0-8191, hugepages: {2Mi: 8192, 1Gi: 240}}]\n", nodeMemory))
 	write(t, filepath.Join(dir, "config.yaml"), "memoryManagerPolicy: None\ntopologyManagerPolicy: none\nguaranteedHeadroom: 0\n")
 
@@ -124,7 +124,7 @@ func compare(t *testing.T, pod *corev1.Pod, want rules, said simulated) {
 const pageSize = 4096
 
 // build builds a program with the flags that other builds of it have, so that Go's cache already has its packages: setup.Flags for programs
-// of this project, none for those of Kubernetes.
+// of this project, setup.NoDebugging for those of Kubernetes.
 func build(t *testing.T, module, out, program string, flags ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", slices.Concat([]string{"build", "-trimpath", "-o", out}, flags, []string{program})...)

@@ -12,8 +12,11 @@ import (
 // PlanPath is where a guest finds its plan.
 const PlanPath = "/e2e/plan.json"
 
+// NoDebugging leaves out debugging information, of which the guests' programs have none: all is compiled a sixth faster.
+const NoDebugging = "-gcflags=all=-dwarf=false"
+
 // Flags are the Makefile's for our own programs, so that Go's cache has their packages.
-var Flags = []string{"-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2"}
+var Flags = []string{"-trimpath", NoDebugging, "-tags", "grpcnotrace,nethttpomithttp2"}
 
 // Places inside every guest.
 const (
@@ -104,7 +107,9 @@ type Plan struct {
 	Driver  Driver  `json:"driver"`
 	Runtime Runtime `json:"runtime"`
 	Kernel  string  `json:"kernel"`
-	Nodes   []Node  `json:"nodes"`
+	// OlderKubelet has the kubelet be one of the release before the control plane's.
+	OlderKubelet bool   `json:"olderKubelet"`
+	Nodes        []Node `json:"nodes"`
 	// OCIRuntime is the path of the OCI runtime that the container runtime calls.
 	OCIRuntime string `json:"ociRuntime"`
 	// KubeletPort is where the kubelet serves, in the guest and, forwarded, on the host's loopback.

@@ -31,7 +31,7 @@ func Conformance() Variant {
 
 // Suites are Kubernetes' suites of one release, built, with the kubelet of the same release.
 type Suites struct {
-	Version string // v1.36.3
+	Version string // v1.37.2
 	folder  string // of kubelet and e2e_node.test
 	source  string // the release's module
 }
@@ -41,7 +41,7 @@ type Suites struct {
 func (p *Parts) BuildSuites(ctx context.Context, version string) (*Suites, error) {
 	minor, patch, ok := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
 	if !ok {
-		return nil, fmt.Errorf("want a release of Kubernetes like v1.36.3, got %q", version)
+		return nil, fmt.Errorf("want a release of Kubernetes like v1.37.2, got %q", version)
 	}
 	out, err := Output(ctx, "go", "mod", "download", "-json", "k8s.io/kubernetes@"+version)
 	if err != nil {
@@ -64,8 +64,7 @@ func (p *Parts) BuildSuites(ctx context.Context, version string) (*Suites, error
 		if err := os.WriteFile(filepath.Join(dir, "go.mod"), text, 0o644); err != nil {
 			return fmt.Errorf("build Kubernetes' suites: %w", err)
 		}
-		const base = "k8s.io/component-base/version."
-		flags := []string{"-trimpath", "-mod=mod", "-ldflags", fmt.Sprintf("-s -w -X %sgitVersion=%s -X %sgitMajor=1 -X %sgitMinor=%s", base, version, base, base, minor)}
+		flags := []string{"-trimpath", setup.NoDebugging, "-mod=mod", "-ldflags", "-s -w" + versionFlags(version)}
 		if _, err := run(ctx, dir, static, "nice", slices.Concat([]string{"-n", "10", "go", "build"}, flags, []string{"-o", "kubelet", "k8s.io/kubernetes/cmd/kubelet"})...); err != nil {
 			return err
 		}

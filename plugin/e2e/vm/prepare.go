@@ -63,6 +63,7 @@ type Parts struct {
 	etcd    string            // folder of etcd
 	// kubernetes is the folder of the kubelet, the control plane and kubectl; cluster of Helm and the network plugins.
 	kubernetes, cluster string
+	olderKubelet        string // folder of a kubelet of the release before
 	xfs                 string // mkfs.xfs with its closure
 	systemd             string // systemd with its closure; mke2fs too
 	bus                 string // the D-Bus system bus with its closure
@@ -78,9 +79,10 @@ func (p *Parts) Cases() string { return filepath.Join(p.bin, "cases.test") }
 // Prepare downloads and builds what the variants need, or finds it in the cache.
 func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error) {
 	p := &Parts{Options: o, kernels: map[string]string{}, bin: filepath.Join(o.Run, "bin")}
-	kernels, debian17, bus, cluster := map[string]bool{}, false, false, false
+	kernels, debian17, bus, cluster, older := map[string]bool{}, false, false, false, false
 	for _, v := range variants {
 		cluster = cluster || v.Cluster
+		older = older || v.OlderKubelet
 		bus = bus || p.needsBus(v)
 		kernels[v.Kernel] = true
 		debian17 = debian17 || v.Runtime == setup.Containerd17
@@ -97,6 +99,12 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 				return nil
 			}
 			return p.buildKubernetes(ctx)
+		},
+		func() error {
+			if !older {
+				return nil
+			}
+			return p.buildOlderKubelet(ctx)
 		},
 		func() error { return p.buildCluster(ctx) },
 		func() error {
@@ -267,15 +275,33 @@ func (p *Parts) fetchEtcd(ctx context.Context, from *Archive) error {
 // buildKubernetes builds the kubelet, which goes into the guests, and the
 // control plane, which runs on this machine.
 func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
-	p.kubernetes, err = p.pinned("kubernetes", "tools/kubernetes", func(module, dir string) error {
-		p.Log("building the kubelet and the control plane (ten minutes and more, once)")
-		const version = "k8s.io/component-base/version."
-		const command = "k8s.io/kubernetes/cmd/"
-		return p.build(ctx, module, dir, static, "-ldflags", "-s -w -X "+version+"gitVersion="+controlplane.Version+
-			" -X "+version+"gitMajor=1 -X "+version+"gitMinor=36", command+"kubelet", command+"kube-apiserver",
-			command+"kube-controller-manager", command+"kube-scheduler", command+"kubectl")
-	})
+	p.kubernetes, err = p.buildRelease(ctx, "kubernetes", "the kubelet and the control plane", controlplane.Version,
+		"kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 	return err
+}
+
+// buildOlderKubelet builds a kubelet of the release before, for nodes that are upgraded after their control plane.
+func (p *Parts) buildOlderKubelet(ctx context.Context) (err error) {
+	p.olderKubelet, err = p.buildRelease(ctx, "kubelet136", "the kubelet", controlplane.OlderKubelet, "kubelet")
+	return err
+}
+
+// buildRelease builds commands of a release of Kubernetes, which a module in tools of this name pins.
+func (p *Parts) buildRelease(ctx context.Context, name, what, release string, commands ...string) (string, error) {
+	return p.pinned(name, "tools/"+name, func(module, dir string) error {
+		p.Log("building %s of Kubernetes %s (minutes, once)", what, release)
+		var packages []string
+		for _, command := range commands {
+			packages = append(packages, "k8s.io/kubernetes/cmd/"+command)
+		}
+		return p.build(ctx, module, dir, static, append([]string{"-ldflags", "-s -w" + versionFlags(release)}, packages...)...)
+	})
+}
+
+// versionFlags have the linker note a release, v1.MINOR.PATCH, in a program of Kubernetes.
+func versionFlags(release string) string {
+	const version = " -X k8s.io/component-base/version."
+	return version + "gitVersion=" + release + version + "gitMajor=1" + version + "gitMinor=" + strings.Split(release, ".")[1]
 }
 
 // ControlPlane returns the folders of the control plane's programs, and of the
@@ -342,7 +368,7 @@ var static = []string{"CGO_ENABLED=0"}
 
 func (p *Parts) build(ctx context.Context, dir, out string, env []string, args ...string) error {
 	_, err := retry(ctx, 2, func(ctx context.Context) (string, error) {
-		return run(ctx, dir, env, "nice", append([]string{"-n", "10", "go", "build", "-trimpath", "-o", out}, args...)...)
+		return run(ctx, dir, append([]string{"GOGC=400"}, env...), "nice", append([]string{"-n", "10", "go", "build", "-trimpath", setup.NoDebugging, "-o", out}, args...)...)
 	})
 	return err
 }

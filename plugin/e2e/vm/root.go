@@ -32,7 +32,7 @@ func (p *Parts) root(v Variant, plan setup.Plan, member *controlplane.Node) (*Tr
 		t.Link("bin/"+name, "busybox")
 	}
 	if member != nil {
-		if err := p.addCluster(t, member); err != nil {
+		if err := p.addCluster(t, v, member); err != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +68,7 @@ func (p *Parts) root(v Variant, plan setup.Plan, member *controlplane.Node) (*Tr
 }
 
 // addCluster adds what a node of a cluster has beside its runtime, and what its administrator uses.
-func (p *Parts) addCluster(t *Tree, member *controlplane.Node) error {
+func (p *Parts) addCluster(t *Tree, v Variant, member *controlplane.Node) error {
 	for name, text := range map[string][]byte{
 		setup.CA: member.CA, setup.Certificate: member.Serving.Certificate, setup.Key: member.Serving.Key,
 		setup.KubeletConf: member.Kubelet, setup.AdminConf: member.Admin,
@@ -76,7 +76,11 @@ func (p *Parts) addCluster(t *Tree, member *controlplane.Node) error {
 		t.Bytes(name, text)
 	}
 	p.addNetwork(t)
-	t.File(setup.Kubelet, filepath.Join(p.kubernetes, "kubelet"))
+	kubelet := p.kubernetes
+	if v.OlderKubelet {
+		kubelet = p.olderKubelet
+	}
+	t.File(setup.Kubelet, filepath.Join(kubelet, "kubelet"))
 	t.File("usr/bin/kubectl", filepath.Join(p.kubernetes, "kubectl"))
 	t.File("usr/bin/helm", filepath.Join(p.cluster, "helm"))
 	charts, _ := filepath.Glob(filepath.Join(p.release(), "nri-memory-manager-*.tgz"))

@@ -15,6 +15,8 @@ type Variant struct {
 	// Cluster makes the guest the node of a cluster of its own: a control plane on the host; kubelet, kubectl, Helm and the
 	// packed chart in the guest.
 	Cluster bool
+	// OlderKubelet has the guest's kubelet be one of the release before the control plane's, as in a cluster that is being upgraded.
+	OlderKubelet bool
 	// Devices gives the guest a disk and a network interface that are behind a PCI root of NUMA node 1.
 	Devices bool
 	// SlowDisks gives the guest the disks of slowDisks, and what makes XFS on them.
@@ -52,7 +54,7 @@ var kubeletNodes = []setup.Node{
 func Variants() []Variant {
 	return []Variant{
 		{
-			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.37, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true, Devices: true,
 		},
 		{
@@ -69,7 +71,7 @@ func Variants() []Variant {
 		},
 		{
 			Name: kubeletSystemd, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: kubeletNodes, Cluster: true,
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: kubeletNodes, Cluster: true, OlderKubelet: true,
 		},
 		{
 			Name: cgroupfs17, Summary: "containerd 1.7 of Debian trixie, cgroupfs, 2 NUMA nodes, kernel 6.12",
