@@ -218,7 +218,7 @@ func kubeletNotes(actions []protect.Action) []string {
 	var lines []string
 	if above {
 		lines = append(lines, "a kubelet with the feature gate MemoryQoS writes memory.min of kubepods and memory.low of the Burstable level again "+
-			"within a minute, at its own start, and when a pod starts or ends; memory.low of kubepods and memory.min of the Burstable level it never writes")
+			"within a minute, at its own start, and when a pod starts or ends; memory.low of kubepods it writes from 1.37 on, memory.min of the Burstable level never")
 	}
 	if unknown > 0 {
 		lines = append(lines, fmt.Sprintf("no value of the kubelet's is known for %d of the files of pods and containers: these go to the kernel's default. "+

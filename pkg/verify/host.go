@@ -114,10 +114,14 @@ func kubelet(n Node, r *Report) {
 	if policy == "" {
 		policy = "None"
 	}
+	often := "about once a minute"
+	if policy == "None" {
+		often = "at its start, until 1.36 about once a minute"
+	}
 	switch {
 	case gate:
 		r.find(Error, "kubelet-memory-qos", k.File,
-			fmt.Sprintf("the feature gate MemoryQoS is on, with memoryReservationPolicy %s: the kubelet writes memory.min and memory.low of the same cgroups about once a minute", policy),
+			fmt.Sprintf("the feature gate MemoryQoS is on, with memoryReservationPolicy %s: the kubelet writes memory.min and memory.low of the same cgroups %s", policy, often),
 			"set featureGates.MemoryQoS: false there and restart the kubelet")
 	case !set && (k.MemoryThrottlingFactor != nil || k.MemoryReservationPolicy != ""):
 		r.find(Warning, "kubelet-memory-qos", k.File,
@@ -125,7 +129,7 @@ func kubelet(n Node, r *Report) {
 			"set featureGates.MemoryQoS: false there, or take memoryThrottlingFactor and memoryReservationPolicy out")
 	case !set:
 		r.find(Note, "kubelet-memory-qos", k.File,
-			"the feature gate MemoryQoS is not named: a kubelet from 1.37 on has it on by default, and overwrites memory.min of kubepods about once a minute",
+			"the feature gate MemoryQoS is not named: a kubelet from 1.37 on has it on by default, and overwrites memory.min of kubepods at its start",
 			"set featureGates.MemoryQoS: false there before the kubelet is updated to 1.37")
 	}
 }
