@@ -62,7 +62,8 @@ type Problem struct {
 	Message string
 }
 
-// AnnotationRulesFor returns what a pod may wish for, and what it has without.
+// AnnotationRulesFor returns what a pod may wish for, and what it has without. Who is OOM-killed in place of others is not for tenants to say:
+// only a rule allows it.
 func (c Config) AnnotationRulesFor(s Subject) AnnotationRules {
 	for i, rule := range c.AnnotationRules {
 		if rule.matches(s) {
@@ -73,12 +74,15 @@ func (c Config) AnnotationRulesFor(s Subject) AnnotationRules {
 			return AnnotationRules{rule.AllowedAnnotations, rule.MinimumThrottlingFactor, name, rule.Defaults, rule.PriorityClasses}
 		}
 	}
-	return AnnotationRules{Allowed: annotations()}
+	return AnnotationRules{Allowed: slices.DeleteFunc(annotations(), func(a Annotation) bool { return a == AnnotationOOMScoreAdj })}
 }
 
 // wish puts one annotation's value into the wishes. After an error they are to be thrown away.
 func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, value string) *field.Error {
 	if !slices.Contains(rules.Allowed, name) {
+		if rules.Rule == "" {
+			return field.Forbidden(at, "no rule of annotationRules allows "+string(name))
+		}
 		return field.Forbidden(at, rules.Rule+" does not allow "+string(name))
 	}
 	switch name {

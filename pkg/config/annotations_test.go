@@ -82,6 +82,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"guard":                       {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
 		"unknown":                     {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
 		"not allowed":                 {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: annotationRules[1] (tenants) does not allow numa`},
+		"not allowed by a rule":       {"oom-score-adj" + ours, "last", at + "oom-score-adj" + ours + `]: Forbidden: no rule of annotationRules allows oom-score-adj`},
 		"scope":                       {"numa" + ours + "/node", "none", at + "numa" + ours + `/node]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
 		"empty scope":                 {"numa" + ours + "/", "none", at + "numa" + ours + `/]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
 		"no container":                {"numa" + ours + "/container.", "none", at + "numa" + ours + `/container.]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
@@ -95,8 +96,11 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rules := all()
 			rules.MinimumFactor = 0.25
-			if name == "not allowed" {
+			switch name {
+			case "not allowed":
 				rules.Allowed, rules.Rule = []Annotation{AnnotationMemoryHigh}, "annotationRules[1] (tenants)"
+			case "not allowed by a rule":
+				rules = Default().AnnotationRulesFor(Subject{})
 			}
 			got, problems := parseAnnotations(map[string]string{tc.key: tc.value}, "app", rules)
 			if diff := cmp.Diff(Wishes{}, got); diff != "" {

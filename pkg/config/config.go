@@ -82,7 +82,7 @@ type Config struct {
 	RequestSources []memoryqos.Source `yaml:"requestSources"`
 
 	// AnnotationRules say what pods may choose by annotation, and what counts where they do not; the first rule that matches a pod
-	// counts, and a pod that none matches may choose everything.
+	// counts, and a pod that none matches may choose everything but oom-score-adj.
 	AnnotationRules []AnnotationRule `yaml:"annotationRules"`
 	// OnBadAnnotation ignores a wrong annotation, or rejects the pod's containers.
 	OnBadAnnotation OnBadAnnotation `yaml:"onBadAnnotation"`

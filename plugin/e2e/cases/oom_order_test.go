@@ -14,7 +14,7 @@ var chosenBy = regexp.MustCompile(`chosen by: +its oom_score_adj 1000 by annotat
 // and not the Guaranteed one beside it, which has a third of its memory. In that of their annotations it is the other way round, three times.
 func TestOOMKillTakesWhomPodsChoose(t *testing.T) {
 	k := criOf(t)
-	p := killsPlugin(t)
+	p := killsPlugin(t, "annotationRules: [{namespaces: ['*'], allowedAnnotations: [oom-group, oom-score-adj]}]")
 	for i, annotated := range []bool{false, true, true, true} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			c := kill{name: fmt.Sprint("grower-", i), request: 8 * MiB, limit: 128 * MiB, args: []string{fmt.Sprint("grow=", 44*MiB)},

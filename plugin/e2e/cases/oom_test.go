@@ -153,8 +153,8 @@ func killsOf(t *testing.T) []kill {
 }
 
 // killsPlugin is the plugin that the kills are for: what is protected of a limit is the limit.
-func killsPlugin(t *testing.T) *plugin {
-	return startPlugin(t, "memoryManagerPolicy: None", "guaranteedHeadroom: 0")
+func killsPlugin(t *testing.T, more ...string) *plugin {
+	return startPlugin(t, append(more, "memoryManagerPolicy: None", "guaranteedHeadroom: 0")...)
 }
 
 // pods are the pod, and the one whose process is killed, which may be the same.
