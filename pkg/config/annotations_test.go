@@ -15,7 +15,7 @@ func parseAnnotations(annotations map[string]string, container string, rules Ann
 	return ReadAnnotations(annotations).Wishes(container, rules)
 }
 
-func all() AnnotationRules { return Default().AnnotationRulesFor(Subject{}) }
+func all() AnnotationRules { return AnnotationRules{Allowed: annotations()} }
 
 func TestAnnotations(t *testing.T) {
 	factor, other, quarter, high, process, whole := 0.7, 0.5, 0.25, uint64(512<<20), uint64(0), uint64(1)
@@ -156,7 +156,7 @@ annotationRules:
 		t.Fatal(err)
 	}
 	for namespace, want := range map[string]AnnotationRules{
-		"default":     {Allowed: annotations()},
+		"default":     {Allowed: annotations()[:len(annotations())-1]}, // without oom-score-adj
 		"kube-system": {Rule: "annotationRules[0]"},
 		"team-a":      {Allowed: []Annotation{AnnotationNUMA}, MinimumFactor: 0.5, Rule: "annotationRules[1]"},
 		"team-blue":   {Allowed: []Annotation{AnnotationMemoryHigh}, MinimumFactor: 0.2, Rule: "annotationRules[2]"},

@@ -60,7 +60,7 @@ On this page a node is a NUMA node.
 
 - **A rejected pod stays on its machine.** The kubelet's Memory Manager fails the pod (` + "`UnexpectedAdmissionError`" + `), and its controller makes another.
   Here the kubelet has admitted the pod, and the plugin refuses its container: the pod is Pending with ` + "`CreateContainerError`" + `, and the kubelet
-  tries again until there is room. [What helps](troubleshooting.md#a-pod-is-rejected).
+  tries again until there is room, or until [` + "`evictRejectedAfter`" + `](troubleshooting.md#a-pod-is-rejected).
 - **Memory follows exclusive CPUs** and goes past groups by default (` + "[`onConflict: CPUs`](configuration.md#keys)" + `).
 - **[Who is OOM-killed first](oom.md#who-is-killed-first)** pods can say.
 - **[Nodes without memory](devices.md#nodes-without-memory)** are not in the node map.

@@ -477,7 +477,8 @@ func (p *Protector) hasLeftovers(r *row) bool {
 // systemd has confirmed it, no older write is under way, and all of its cgroups are known.
 func (p *Protector) forgetRestored(r *row) {
 	for i := range knobs {
-		restored, atDefault := true, i != oomGroup && i != mems
+		// The stall guard raises a container's memory.high to the default, and the runtime's record keeps the computed one.
+		restored, atDefault := true, i != oomGroup && i != mems && !(i == high && r.level == cgroup.LevelContainer)
 		for _, part := range r.parts {
 			f := &part.files[i]
 			atDefault = atDefault && f.want == initial[i]
