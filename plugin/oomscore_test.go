@@ -95,7 +95,8 @@ func audit(t *testing.T, h *host) string {
 // A runtime with an NRI that has no oom_score_adj would drop it silently.
 func TestARuntimeThatSetsNoOOMScore(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, cri.Options{Name: "containerd", Version: "v1.7.20", NRI: nriplugin.Version{Minor: 6, Patch: 1}}, "{}\n")
+	h := newHost(t, cri.Options{Name: "containerd", Version: "v1.7.20", NRI: nriplugin.Version{Minor: 6, Patch: 1}},
+		"annotationRules: [{namespaces: ['*'], allowedAnnotations: [oom-score-adj]}]\n")
 	h.start()
 	web := burstable("web", 2*gi, 968)
 	web.annotations = map[string]string{firstKilled: "last"}

@@ -105,12 +105,17 @@ func (d Description) Marshal() ([]byte, error) {
 			f.ThreadsPerCore = &threads
 		}
 	}
+	sum := uint64(0)
 	for _, node := range d.Nodes {
+		sum += node.Memory
 		pools := map[string]uint64{}
 		for _, pool := range node.Hugepages {
 			pools[quantity.Format(pool.PageSize)] = pool.Count
 		}
 		f.Nodes = append(f.Nodes, fileNode{&node.ID, quantity.Bytes(node.Memory), node.CPUs.String(), pools, node.Distances})
+	}
+	if sum != d.MemTotal {
+		f.MemTotal = quantity.Bytes(d.MemTotal)
 	}
 	return yaml.Marshal(f)
 }

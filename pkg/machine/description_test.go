@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -51,6 +52,28 @@ func TestMarshalTheCores(t *testing.T) {
 		want := "nodes:\n    - id: 0\n      memory: 1Gi\n      cpus: 0-3\n      hugepages: {2Mi: 3}\n      distances: [10]\npageSize: 4Ki\nswap: 1Gi\n" + test.want
 		if err != nil || string(text) != want {
 			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, text, want)
+		}
+	}
+}
+
+// MemTotal is in a machine file only where it does not follow from the nodes.
+func TestMarshalMemoryThatWasPluggedIn(t *testing.T) {
+	for name, test := range map[string]struct {
+		file, want string
+		total      uint64
+	}{
+		"the sum":     {"memTotal: 3Gi\n", "", 3 << 30},
+		"left out":    {"", "", 3 << 30},
+		"more":        {"memTotal: 5Gi\n", "memTotal: 5Gi\n", 5 << 30},
+		"less":        {"memTotal: 2Gi\n", "memTotal: 2Gi\n", 2 << 30},
+		"in KiB only": {"memTotal: 3145729Ki\n", "memTotal: 3145729Ki\n", 3<<30 + 1024},
+	} {
+		d, err := Describe("m.yaml", []byte("nodes: [{id: 0, memory: 1Gi}, {id: 1, memory: 2Gi}]\n"+test.file))
+		if err != nil || d.MemTotal != test.total {
+			t.Errorf("%s: MemTotal %d, %v, want %d", name, d.MemTotal, err, test.total)
+		}
+		if text, err := d.Marshal(); err != nil || !strings.HasSuffix(string(text), "pageSize: 4Ki\n"+test.want) {
+			t.Errorf("%s: %v, want %q at the end of\n%s", name, err, test.want, text)
 		}
 	}
 }

@@ -25,6 +25,8 @@ type file struct {
 	// PageSize is 4Ki when left out.
 	PageSize quantity.Bytes `yaml:"pageSize"`
 	Swap     quantity.Bytes `yaml:"swap,omitempty"`
+	// MemTotal is that of /proc/meminfo where it is not the sum of the nodes, as after memory was plugged in.
+	MemTotal quantity.Bytes `yaml:"memTotal,omitempty"`
 	// The rest is for a simulated kubelet: see Description.
 	ThreadsPerCore     *int              `yaml:"threadsPerCore,omitempty"`
 	Labels             map[string]string `yaml:"labels,omitempty"`
@@ -44,7 +46,7 @@ type fileNode struct {
 }
 
 // Describe reads a machine file's text (YAML): nodes with id, memory, cpus, hugepages and distances, optionally pageSize and
-// swap, and what the file says of the node beside its hardware. MemTotal is the sum of the nodes. Errors call the file name.
+// swap, and what the file says of the node beside its hardware. MemTotal is the sum of the nodes where the file has none. Errors call the file name.
 func Describe(name string, data []byte) (Description, error) {
 	f := file{PageSize: 4096}
 	doc, err := strictyaml.Decode(name, data, &f)
@@ -92,6 +94,7 @@ func (f file) machine(doc *strictyaml.Document) (Machine, error) {
 		}
 		m.Nodes = append(m.Nodes, node)
 	}
+	m.MemTotal = cmp.Or(uint64(f.MemTotal), m.MemTotal)
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return a.ID - b.ID })
 	return m, m.fillDistances(doc)
 }
