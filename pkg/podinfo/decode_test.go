@@ -348,13 +348,14 @@ func TestQOSClass(t *testing.T) {
 		"one container without":             {`{containers: [{name: a, resources: {limits: {memory: 1Gi, cpu: 1}}}, {name: b}]}`, memoryqos.Burstable},
 		"an init container without":         {`{initContainers: [{name: i}], containers: [{name: a, resources: {limits: {memory: 1Gi, cpu: 1}}}]}`, memoryqos.Burstable},
 		"ephemeral containers do not count": {`{ephemeralContainers: [{name: e}], containers: [{name: a, resources: {limits: {memory: 1Gi, cpu: 1}}}]}`, memoryqos.Guaranteed},
-		"pod-level equal, containers as they are": {`{resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi, cpu: 1}}, containers: [{name: a, resources: {requests: {memory: 1}}}]}`, memoryqos.Guaranteed},
-		"pod-level request only":                  {`{resources: {requests: {memory: 1Gi}}, containers: [{name: a}]}`, memoryqos.Burstable},
-		"pod-level limits, containers ask less":   {`{resources: {limits: {memory: 1Gi, cpu: 1}}, containers: [{name: a, resources: {requests: {cpu: 100m}}}]}`, memoryqos.Burstable},
-		"pod-level and empty, a container asks":   {`{resources: {}, containers: [{name: a, resources: {requests: {memory: 1}}}]}`, memoryqos.Burstable},
-		"pod-level and empty, all limited":        {`{resources: {}, containers: [{name: a, resources: {limits: {memory: 1Gi, cpu: 1}}}]}`, memoryqos.Guaranteed},
-		"pod-level and empty, nobody asks":        {`{resources: {requests: {}, limits: {}}, containers: [{name: a}]}`, memoryqos.BestEffort},
-		"pod-level memory, CPU limits of all":     {`{resources: {limits: {memory: 1Gi}}, containers: [{name: a, resources: {limits: {cpu: 1}}}, {name: b, resources: {limits: {cpu: 1}}}]}`, memoryqos.Burstable},
+		"pod-level equal, containers as they are":  {`{resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi, cpu: 1}}, containers: [{name: a, resources: {requests: {memory: 1}}}]}`, memoryqos.Guaranteed},
+		"pod-level request only":                   {`{resources: {requests: {memory: 1Gi}}, containers: [{name: a}]}`, memoryqos.Burstable},
+		"pod-level limits, containers ask less":    {`{resources: {limits: {memory: 1Gi, cpu: 1}}, containers: [{name: a, resources: {requests: {cpu: 100m}}}]}`, memoryqos.Burstable},
+		"pod-level and empty, a container asks":    {`{resources: {}, containers: [{name: a, resources: {requests: {memory: 1}}}]}`, memoryqos.Burstable},
+		"pod-level and empty, all limited":         {`{resources: {}, containers: [{name: a, resources: {limits: {memory: 1Gi, cpu: 1}}}]}`, memoryqos.Guaranteed},
+		"pod-level and empty, nobody asks":         {`{resources: {requests: {}, limits: {}}, containers: [{name: a}]}`, memoryqos.BestEffort},
+		"pod-level memory, CPU limits of all":      {`{resources: {limits: {memory: 1Gi}}, containers: [{name: a, resources: {limits: {cpu: 1}}}, {name: b, resources: {limits: {cpu: 1}}}]}`, memoryqos.Guaranteed},
+		"the same, as an API server 1.36 keeps it": {`{resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi}}, containers: [{name: a, resources: {requests: {cpu: 1}, limits: {cpu: 1}}}]}`, memoryqos.Burstable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := manifest(t, "spec: "+tt.spec)

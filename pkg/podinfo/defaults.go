@@ -8,10 +8,11 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// SetDefaults fills in the resources that the API server fills in (SetDefaults_Pod): requests from limits, and of a pod with
-// resources of its own what its containers ask for.
+// SetDefaults fills in the resources that the API server of Kubernetes 1.37 fills in (SetDefaults_Pod and DefaultPodLevelResources):
+// requests from limits, and of a pod with resources of its own what its containers ask for and are limited to.
 func SetDefaults(pod *corev1.Pod) {
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+	all := [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers}
+	for _, containers := range all {
 		for i := range containers {
 			resources := &containers[i].Resources
 			setMissing(&resources.Requests, resources.Limits, always)
@@ -21,17 +22,29 @@ func SetDefaults(pod *corev1.Pod) {
 		return
 	}
 	level, none := pod.Spec.Resources, resourcehelper.PodResourcesOptions{}
-	setMissing(&level.Limits, resourcehelper.AggregateContainerLimits(pod, none), func(name corev1.ResourceName) bool {
+	limits := resourcehelper.AggregateContainerLimits(pod, none)
+	setMissing(&level.Limits, limits, func(name corev1.ResourceName) bool {
 		_, requested := level.Requests[name]
 		return isHugepages(name) && !requested
 	})
-	if len(level.Limits) == 0 {
-		return
-	}
 	setMissing(&level.Requests, resourcehelper.AggregateContainerRequests(pod, none), func(name corev1.ResourceName) bool {
 		return resourcehelper.IsSupportedPodLevelResource(name) && !isHugepages(name)
 	})
 	setMissing(&level.Requests, level.Limits, resourcehelper.IsSupportedPodLevelResource)
+	for name, request := range level.Requests {
+		if limit := limits[name]; request.Cmp(limit) > 0 {
+			limits[name] = request
+		}
+	}
+	setMissing(&level.Limits, limits, func(name corev1.ResourceName) bool {
+		unlimited := func(c corev1.Container) bool {
+			_, limited := c.Resources.Limits[name]
+			return !limited
+		}
+		_, requested := level.Requests[name]
+		return requested && resourcehelper.IsSupportedPodLevelResource(name) &&
+			!slices.ContainsFunc(slices.Concat(all...), unlimited)
+	})
 }
 
 // setMissing copies the quantities that a list does not have.

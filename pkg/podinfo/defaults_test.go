@@ -16,9 +16,18 @@ func TestSetDefaults(t *testing.T) {
 			"{resources: {limits: {cpu: 2, memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 1Gi}}}, {name: b}]}",
 			"{resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 2, memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 1Gi}}}, {name: b}]}",
 		},
-		"a pod with requests only asks for nothing more": {
+		"a pod with requests only asks for what its containers ask for, too": {
 			"{resources: {requests: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {cpu: 1}}}]}",
-			"{resources: {requests: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {cpu: 1}}}]}",
+			"{resources: {requests: {memory: 4Gi, cpu: 1}}, containers: [{name: a, resources: {requests: {cpu: 1}}}]}",
+		},
+		"limits that all containers have are the pod's": {
+			"{resources: {requests: {memory: 1Gi}}, containers: [{name: a, resources: {limits: {memory: 2Gi, cpu: 1}}}, {name: b, resources: {limits: {memory: 1Gi}}}]}",
+			"{resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 3Gi}}, containers: [{name: a, resources: {requests: {memory: 2Gi, cpu: 1}, limits: {memory: 2Gi, cpu: 1}}}, " +
+				"{name: b, resources: {requests: {memory: 1Gi}, limits: {memory: 1Gi}}}]}",
+		},
+		"the pod's limit is no less than its request": {
+			"{resources: {requests: {memory: 4Gi}}, containers: [{name: a, resources: {limits: {memory: 2Gi}}}]}",
+			"{resources: {requests: {memory: 4Gi}, limits: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 2Gi}, limits: {memory: 2Gi}}}]}",
 		},
 		"a pod with resources has the huge pages of its containers": {
 			"{resources: {limits: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {hugepages-2Mi: 4Mi}, limits: {hugepages-2Mi: 4Mi}}}]}",
@@ -28,7 +37,7 @@ func TestSetDefaults(t *testing.T) {
 			"{resources: {}, containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}",
 			"{resources: {}, containers: [{name: a, resources: {requests: {memory: 1Gi}, limits: {memory: 1Gi}}}]}",
 		},
-		"limits of the containers leave the pod's limit unset": {
+		"limits that not all containers have leave the pod's limit unset": {
 			"{resources: {requests: {memory: 4Gi}}, initContainers: [{name: i}], containers: [{name: a, resources: {limits: {memory: 2Gi}}}]}",
 			"{resources: {requests: {memory: 4Gi}}, initContainers: [{name: i}], containers: [{name: a, resources: {requests: {memory: 2Gi}, limits: {memory: 2Gi}}}]}",
 		},

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+	apipod "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/core"
 	defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/apis/core/v1/helper/qos"
 	kubeletqos "k8s.io/kubernetes/pkg/kubelet/qos"
@@ -45,13 +47,31 @@ func run(memory int64) error {
 	}
 	answers := make([]answer, 0, len(list.Items))
 	for i := range list.Items {
-		answers = append(answers, of(&list.Items[i], memory))
+		pod, err := created(&list.Items[i])
+		if err != nil {
+			return err
+		}
+		answers = append(answers, of(pod, memory))
 	}
 	return json.NewEncoder(os.Stdout).Encode(answers)
 }
 
-func of(pod *corev1.Pod, memory int64) answer {
+// created is a pod as the API server keeps it: with its defaults, of which those of spec.resources come after the webhooks.
+func created(pod *corev1.Pod) (*corev1.Pod, error) {
 	defaults.SetObjectDefaults_Pod(pod)
+	var internal core.Pod
+	if err := defaults.Convert_v1_Pod_To_core_Pod(pod, &internal, nil); err != nil {
+		return nil, fmt.Errorf("convert pod %s: %w", pod.Name, err)
+	}
+	apipod.DefaultPodLevelResources(&internal)
+	var kept corev1.Pod
+	if err := defaults.Convert_core_Pod_To_v1_Pod(&internal, &kept, nil); err != nil {
+		return nil, fmt.Errorf("convert pod %s: %w", pod.Name, err)
+	}
+	return &kept, nil
+}
+
+func of(pod *corev1.Pod, memory int64) answer {
 	options := resourcehelper.PodResourcesOptions{}
 	requests, limits := resourcehelper.PodRequests(pod, options), resourcehelper.PodLimits(pod, options)
 	a := answer{
