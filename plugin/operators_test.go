@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
@@ -244,6 +245,23 @@ func TestStatusWatchOutlivesThePlugin(t *testing.T) {
 	}
 }
 
+// overwrite writes a file again and again until stop is called: the plugin puts its value back sooner than a command starts.
+func (h *host) overwrite(cgroup, file, text string) (stop func()) {
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+				_ = h.tree.Write(cgroup, file, text) // it is not there any more when the test has failed
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(done); group.Wait() })
+}
+
 func TestVerifyOfARunningPlugin(t *testing.T) {
 	t.Parallel()
 	h, _ := busyHost(t)
@@ -266,10 +284,9 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 
 	h.write("kubelet.yaml", "memoryManagerPolicy: Static\n")
 	found := map[string]bool{}
-	// The plugin puts its values back, so that the audit has to come in time.
+	defer h.overwrite("kubepods/burstable/poduid-web/container-web-a", "memory.high", "max")()
+	defer h.overwrite("kubepods/poduid-database/container-database-a", "cpuset.mems", "0-1")()
 	eventually(t, "verify names what others have written", func() bool {
-		must(t, h.tree.Write("kubepods/burstable/poduid-web/container-web-a", "memory.high", "max"))
-		must(t, h.tree.Write("kubepods/poduid-database/container-database-a", "cpuset.mems", "0-1"))
 		var report verify.Report
 		must(t, json.Unmarshal([]byte(audit(1, "-o", "json")), &report))
 		for _, f := range report.Findings {
@@ -330,11 +347,9 @@ func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
 		return text
 	}
 	const want = "kubepods/burstable: its memory.low is 0: default/web/app has 0 instead of"
-	// The plugin puts its value back, so that the audit has to come in time.
-	eventually(t, "verify names the level", func() bool {
-		must(t, h.tree.Write("kubepods/burstable", "memory.low", "0"))
-		return strings.Contains(audit(), want)
-	})
+	stop := h.overwrite("kubepods/burstable", "memory.low", "0")
+	eventually(t, "verify names the level", func() bool { return strings.Contains(audit(), want) })
+	stop()
 	eventually(t, "verify counts the overwrites", func() bool { return strings.Contains(audit(), "burstable memory.low: changed externally") })
 	eventually(t, "the plugin has put its value back", func() bool { return !strings.Contains(audit(), want) })
 }
