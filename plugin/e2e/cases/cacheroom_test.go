@@ -26,11 +26,7 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	heap.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("grow=", 58*MiB), "wait=/ctl/end"}
 	alone := guaranteed("alone", limit, 0)
 	alone.Annotations = guardOff
-	without := guaranteed("without", limit, 0)
-	without.Containers[0].Mounts = map[string]string{"/data": dir}
-	without.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprintf("write=/data/other:%d", 3*limit), "wait=/ctl/end", "exit=0"}
-	without.Annotations = map[string]string{"cache-room.memory-manager.noderesource.dev": "0"}
-	for pod, want := range map[*kubelet.Pod]string{writes: fmt.Sprint(high), heap: fmt.Sprint(high), alone: "max", without: "max"} {
+	for pod, want := range map[*kubelet.Pod]string{writes: fmt.Sprint(high), heap: fmt.Sprint(high), alone: "max"} {
 		run(t, k, pod)
 		if got := file(dirOf(t, k, pod, "app"), "memory.high"); got != want {
 			t.Errorf("%s: memory.high is %s, want %s", pod.Name, got, want)
@@ -50,23 +46,57 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 		t.Errorf("a heap of 58 MiB has memory.high %s", got)
 	}
 	t.Logf("the heap stood for %v", fullStall(t, dirOf(t, k, heap, "app")))
-	touchFile(t, k.Control(without), "go")
-	risk := fmt.Sprintf(`nri_memory_manager_container_page_cache_risk{container="app",known="%v",namespace=%q,pod="without"}`,
-		strings.HasPrefix(file("/proc/sys/kernel/osrelease"), "6.12."), kubelet.Namespace)
-	eventually(t, "the writer without room is at risk", func() string {
-		shown, err := get("http://" + metricsAddress + "/metrics")
-		if err == nil && strings.Contains(shown, risk+" 1\n") {
-			return ""
+	// The kernel may kill a writer without room before anybody can look, which is what the finding warns of.
+	for i := 0; !namedAtRisk(t, k, p, fmt.Sprint("without-", i), dir, limit); i++ {
+		if i == 7 {
+			t.Error("eight writers without room were killed before they were named")
+			break
 		}
-		if status, exited := k.Exited(t.Context(), without, "app"); exited {
-			t.Fatalf("it ended with %s, and nobody was told", status)
-		}
-		return fmt.Sprint(err, file(dirOf(t, k, without, "app"), "memory.events"), file(dirOf(t, k, without, "app"), "memory.stat"))
-	})
-	if out, _ := p.ask("verify"); strings.Count(out, "[page-cache-risk]") != 1 || !strings.Contains(out, "/without/app: it was at its limit of 64Mi with ") {
-		t.Errorf("verify says\n%s", out)
 	}
 	if out, _ := p.ask("explain", "writes"); !strings.Contains(out, "less a share of 0.1 for page cache") {
 		t.Errorf("explain says\n%s", out)
 	}
+}
+
+// namedAtRisk has a pod write files into dir without room for page cache, and reports whether a metric and verify name it before it is killed.
+func namedAtRisk(t *testing.T, k machine, p *plugin, name, dir string, limit uint64) bool {
+	t.Helper()
+	pod := guaranteed(name, limit, 0)
+	pod.Containers[0].Mounts = map[string]string{"/data": dir}
+	pod.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("write=/data/other:", 3*limit), "wait=/ctl/end", "exit=0"}
+	pod.Annotations = map[string]string{"cache-room.memory-manager.noderesource.dev": "0"}
+	run(t, k, pod)
+	defer func() {
+		if err := k.Remove(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}()
+	cgroup := dirOf(t, k, pod, "app")
+	if got := file(cgroup, "memory.high"); got != "max" {
+		t.Errorf("%s: memory.high is %s, want max", name, got)
+	}
+	touchFile(t, k.Control(pod), "go")
+	risk := fmt.Sprintf(`nri_memory_manager_container_page_cache_risk{container="app",known="%v",namespace=%q,pod=%q} 1`,
+		strings.HasPrefix(file("/proc/sys/kernel/osrelease"), "6.12."), kubelet.Namespace, name)
+	killed := false
+	eventually(t, "the writer without room is at risk, or killed", func() string {
+		if shown, err := get("http://" + metricsAddress + "/metrics"); err == nil && strings.Contains(shown, risk+"\n") {
+			return ""
+		}
+		if _, killed = k.Exited(t.Context(), pod, "app"); killed {
+			return ""
+		}
+		return file(cgroup, "memory.events") + file(cgroup, "memory.stat")
+	})
+	if killed {
+		return false
+	}
+	out, _ := p.ask("verify")
+	if _, killed = k.Exited(t.Context(), pod, "app"); killed {
+		return false
+	}
+	if strings.Count(out, "[page-cache-risk]") != 1 || !strings.Contains(out, "/"+name+"/app: it was at its limit of 64Mi with ") {
+		t.Errorf("verify says\n%s", out)
+	}
+	return true
 }
