@@ -1,12 +1,12 @@
-// Package guard keeps memory.high a brake and never a wall.
+// Package guard gives room to containers that their memory.high has stopped.
 //
 // Without swap a container that grows beyond its memory.high is not slowed but stopped: every allocation reclaims, finds
 // nothing, and sleeps (Documentation/admin-guide/cgroup-v2.rst, "memory.high"; mm/memcontrol.c,
-// mem_cgroup_handle_over_high). The guard waits for the kernel's own pressure trigger, makes sure that it is this
-// container's memory.high that stops it and not a node that is short as a whole, and raises memory.high in growing steps
-// until the container moves again or its limit decides. When it has been quiet for long, the value goes back in steps.
+// mem_cgroup_handle_over_high). The guard waits for the kernel's pressure trigger and checks that this container's memory.high is the cause,
+// not a shortage of the whole node. Then it raises memory.high in growing steps until the container runs again or reaches its limit. After a
+// long quiet time it lowers the value in steps.
 //
-// Brake decides and knows no kernel; Guard watches the containers and carries the decisions out.
+// Brake decides without reading files; Guard watches the containers and carries out the decisions.
 package guard
 
 import (
@@ -15,33 +15,32 @@ import (
 	"time"
 )
 
-// Unlimited stands for "max" in memory.high: the container's memory.max alone decides.
+// Unlimited stands for "max" in memory.high: only memory.max limits the container.
 const Unlimited = math.MaxUint64
 
 const (
-	// looksPerWindow is how often an open episode is looked at within a window, at most.
+	// looksPerWindow bounds how often a container is sampled within a window.
 	looksPerWindow = 20
-	// smallestStep, in bytes, keeps a container with a narrow gap from being raised a page at a time. One that gains so
-	// much by reclaim while it stalls is slow, and not stopped.
+	// smallestStep, in bytes, keeps a container with a narrow gap from being raised a page at a time. A container that gains this much by
+	// reclaim while it stalls is slow but not stopped.
 	smallestStep = 1 << 20
-	// slack is the share of memory.high by which usage may stand below it and still count as "at" it: the kernel
-	// charges in batches and reclaims a little below the value.
+	// slack is the share of memory.high by which usage may be below it and still count as "at" it: the kernel charges in batches and
+	// reclaims a little below the value.
 	slack = 0.05
 	// mostDoublings bounds how often the steps of an episode double.
 	mostDoublings = 8
 	// longestBackoff bounds how far repeated episodes stretch RestoreAfter.
 	longestBackoff = 8
-	// smallestCache is the page cache, in bytes, below which asking for reclaim is not worth the call.
+	// smallestCache is the smallest page cache, in bytes, that is worth a call of memory.reclaim.
 	smallestCache = 1 << 20
-	// roomStall divides Stall for a container in the room for page cache: nothing is to be learned from more of it.
+	// roomStall divides Stall for a container with CacheRoom, for which a shorter stall is enough.
 	roomStall = 5
-	// shareOfShortNode divides what one raise may take of the node's available memory while other allocations have to
-	// reclaim.
+	// shareOfShortNode divides the part of the node's available memory that one raise may take while other allocations reclaim.
 	shareOfShortNode = 8
 )
 
-// Defaults are the settings of a daemon: a container is stopped after half a second of full stall within two, gets a quarter of the
-// gap first, and gives it back after five quiet minutes.
+// Defaults returns the settings of a daemon: a container counts as stopped after half a second of full stall within two seconds; its first
+// raise is a quarter of the gap, and it is lowered after five quiet minutes.
 func Defaults() Settings {
 	return Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute}
 }
@@ -54,13 +53,13 @@ type Settings struct {
 	RestoreAfter time.Duration // quiet before a raised memory.high is lowered
 }
 
-// Bounds are what a container's memory.high may move between, in bytes.
+// Bounds, in bytes, bound a container's memory.high.
 type Bounds struct {
 	Computed uint64 // the memory.high of Memory QoS
-	Request  uint64 // what the container may count on: up to here it is raised whatever the node has
+	Request  uint64 // up to the request it is raised even if the node is short
 	Limit    uint64 // memory.max; 0 when the container has none
-	// CacheRoom is set where Computed lies below Limit for page cache alone: what writes files waits there for the disk, and a heap
-	// gets all of Limit as soon as it fills what is below.
+	// CacheRoom is set if Computed is below Limit only to leave room for page cache: writers of files wait there for the disk, and a heap
+	// gets all of Limit as soon as it fills Computed.
 	CacheRoom bool
 }
 
@@ -69,19 +68,19 @@ type Sample struct {
 	At            time.Time
 	Current       uint64        // memory.current, bytes
 	File          uint64        // active_file + inactive_file of memory.stat, bytes
-	Swap          uint64        // bytes that the container can still swap out
-	Reclaimed     uint64        // pgsteal of memory.stat without what came back (workingset_refault_*), bytes
+	Swap          uint64        // bytes that can still be swapped out
+	Reclaimed     uint64        // pgsteal less workingset_refault_* of memory.stat, bytes
 	HighEvents    uint64        // high of memory.events
 	FullStall     time.Duration // total of the full line of memory.pressure
 	SomeStall     time.Duration // total of the some line
-	NodeReclaims  uint64        // allocstall_* of /proc/vmstat: allocations that had to reclaim for want of node memory
-	NodeAvailable uint64        // bytes that the node can still give to this container
+	NodeReclaims  uint64        // allocstall_* of /proc/vmstat: allocations that had to reclaim because the node was short
+	NodeAvailable uint64        // bytes that the node can still give to a container
 }
 
-// fixed is what a container holds besides page cache, in bytes: without swap it cannot be reclaimed.
+// fixed returns the bytes besides page cache, which cannot be reclaimed without swap.
 func (s Sample) fixed() uint64 { return s.Current - min(s.File, s.Current) }
 
-// Verb is what is to be done with a container.
+// Verb is an action on a container.
 type Verb int
 
 // The verbs of an Action.
@@ -92,42 +91,40 @@ const (
 	Restore      // lower memory.high to Bytes
 )
 
-// Action is a decision: the verb, its bytes (Unlimited for "max") and when to look again. LookIn 0 means: only when the
-// kernel's trigger fires.
+// Action is a decision: the verb, its bytes (Unlimited for "max") and the time until the next sample. LookIn 0 means to wait for the kernel's
+// trigger.
 type Action struct {
 	Verb   Verb
 	Bytes  uint64
 	LookIn time.Duration
 }
 
-// Brake is the decision core for one container. It is not safe for concurrent use.
+// Brake decides about one container. It is not safe for concurrent use.
 type Brake struct {
 	settings Settings
 	bounds   Bounds
-	high     uint64 // what stands in memory.high
+	high     uint64 // memory.high
 
-	since     Sample    // the reading since which stall is counted; the zero time between episodes
+	since     Sample    // the sample since which stall is counted; zero between episodes
 	raises    int       // of this episode
 	reclaimed bool      // memory.reclaim was tried in this episode
 	quietFrom time.Time // last stall, or last step back
-	backoff   int       // multiplies RestoreAfter: doubles when a step back was followed by a new stall
+	backoff   int       // multiplies RestoreAfter; doubles when a stall follows a step back
 	lowered   bool      // the last action was a step back
 }
 
-// NewBrake returns the core for a container whose memory.high stands at high: the computed value, or a raised one that
-// survived a restart of the plugin.
+// NewBrake returns a Brake for a container with this memory.high, which is raised if it survived a restart of the plugin.
 func NewBrake(settings Settings, bounds Bounds, high uint64) *Brake {
 	return &Brake{settings: settings, bounds: bounds, high: max(high, bounds.Computed), backoff: 1}
 }
 
-// High returns the memory.high that the brake holds to be set, in bytes.
+// High returns the memory.high that the brake has decided, in bytes.
 func (b *Brake) High() uint64 { return b.high }
 
-// Raised reports whether memory.high stands above its computed value.
+// Raised reports whether memory.high is above its computed value.
 func (b *Brake) Raised() bool { return b.high > b.bounds.Computed }
 
-// Rebound takes new bounds (a resize or a reload) and returns the memory.high for them: a raise stays as far as the new
-// bounds leave room for it.
+// Rebound sets new bounds, after a resize or a reload, and returns the memory.high for them. A raise is kept as far as the bounds allow.
 func (b *Brake) Rebound(bounds Bounds) uint64 {
 	raised := b.Raised()
 	b.bounds = bounds
@@ -140,12 +137,12 @@ func (b *Brake) Rebound(bounds Bounds) uint64 {
 	return b.high
 }
 
-// Next decides on a sample, taken because the trigger fired or because LookIn had passed.
+// Next decides on a sample, which was taken because the trigger fired or LookIn had passed.
 func (b *Brake) Next(s Sample) Action {
 	if b.quietFrom.IsZero() {
 		b.quietFrom = s.At
 	}
-	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will show
+	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: watch a window
 		b.since = s
 	}
 	stall, watched := s.FullStall-b.since.FullStall, s.At.Sub(b.since.At)
@@ -154,9 +151,9 @@ func (b *Brake) Next(s Sample) Action {
 	case stall >= enough && watched >= after && b.stopped(s, stall):
 		b.quietFrom = s.At
 		return b.relieve(s)
-	case watched < b.settings.Window: // look when it can be enough
+	case watched < b.settings.Window: // sample again when the stall can be enough
 		return Action{LookIn: max(enough-stall, after-watched, b.settings.Window/looksPerWindow)}
-	case stall >= b.settings.Stall/2 && s.HighEvents > b.since.HighEvents: // slow, but it gets on: stay with it
+	case stall >= b.settings.Stall/2 && s.HighEvents > b.since.HighEvents: // slow but not stopped: keep watching
 		b.quietFrom, b.since = s.At, s
 		return Action{LookIn: max(enough, after)}
 	}
@@ -164,7 +161,7 @@ func (b *Brake) Next(s Sample) Action {
 	return b.quiet(s)
 }
 
-// trigger is the full stall within Window at which a container is to be looked at.
+// trigger returns the full stall within Window at which a container is sampled.
 func (b *Brake) trigger() time.Duration {
 	if b.bounds.CacheRoom {
 		return b.settings.Stall / roomStall
@@ -172,8 +169,8 @@ func (b *Brake) trigger() time.Duration {
 	return b.settings.Stall
 }
 
-// threshold is the stall to be seen, and for how long to watch. Half of the trigger's stall is enough, since the trigger
-// has seen a whole one. But one that swaps sleeps between two steps forward: a whole window shows it.
+// threshold returns how much stall is enough, and the shortest time to watch. Half of the trigger's stall is enough, because the trigger has
+// seen all of it before. But a container that swaps also sleeps while it makes progress, so it is watched for a whole window.
 func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 	if s.Swap >= smallestStep {
 		return b.settings.Stall, b.settings.Window
@@ -181,24 +178,23 @@ func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 	return b.trigger() / 2, 0
 }
 
-// stopped reports whether the stall since the last reading is that of a container stopped by its own memory.high. One to
-// which reclaim gives pages that it does not need again, as when it reads a large file or swaps, gets on. In the room for page cache
-// the cache is what has to wait: what counts is all else.
+// stopped reports whether the container was stopped by its own memory.high. A container that gets pages by reclaim and does not need them
+// again, for example because it reads a large file or swaps, makes progress. With CacheRoom, only memory besides page cache counts.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 	if b.bounds.CacheRoom && !b.full(s) {
 		return false
 	}
 	return b.high != Unlimited &&
-		(s.HighEvents > b.since.HighEvents || s.Current > b.high) && // one asleep for its excess counts no event
+		(s.HighEvents > b.since.HighEvents || s.Current > b.high) && // a container that sleeps for its excess causes no event
 		float64(s.Current) >= float64(b.high)*(1-slack) &&
 		s.Reclaimed < b.since.Reclaimed+smallestStep*uint64(1+2*stall/b.settings.Stall)
 }
 
-// full reports whether all but page cache fills memory.high.
+// full reports whether memory besides page cache fills memory.high.
 func (b *Brake) full(s Sample) bool { return float64(s.fixed()) >= float64(b.high)*(1-slack) }
 
-// relieve frees page cache or raises memory.high, as far as the node can give: where it is short as a whole, more room
-// for one container takes memory from the others. What the container has requested is its own.
+// relieve frees page cache or raises memory.high, as far as the node has memory: on a short node, room for one container takes memory from the
+// others. Up to its request the container is raised in any case.
 func (b *Brake) relieve(s Sample) Action {
 	if b.lowered {
 		b.backoff, b.lowered = min(2*b.backoff, longestBackoff), false
@@ -216,25 +212,25 @@ func (b *Brake) relieve(s Sample) Action {
 		step = sum(step, step)
 	}
 	if !b.bounds.CacheRoom && !b.reclaimed && s.File >= smallestCache {
-		b.reclaimed, b.since = true, Sample{} // what it frees is no step forward of the container
+		b.reclaimed, b.since = true, Sample{} // what it frees is not progress of the container
 		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: time.Millisecond}
 	}
 	next := sum(max(b.high, s.Current), step)
 	if b.bounds.Limit > 0 && next >= b.bounds.Limit {
 		next = Unlimited
 	}
-	// What the node can give bounds containers with a limit too: limits may be overcommitted.
+	// The node's memory bounds containers with a limit too: limits may be overcommitted.
 	if most := max(sum(s.Current, room), b.bounds.Request); min(next, b.limit()) > most {
 		next = most
 	}
-	if next < sum(b.high, smallestStep) { // it stands below memory.high, and the node gives little
+	if next < sum(b.high, smallestStep) { // usage is below memory.high, and the node has little
 		return Action{LookIn: b.settings.Window}
 	}
 	b.high, b.raises = next, b.raises+1
 	return Action{Verb: Raise, Bytes: next, LookIn: b.settings.Stall / 2}
 }
 
-// quiet lowers a raised memory.high by a step when its time has come, and otherwise says when to look again.
+// quiet lowers a raised memory.high by a step after RestoreAfter, and otherwise waits.
 func (b *Brake) quiet(s Sample) Action {
 	if !b.Raised() {
 		b.backoff = 1
@@ -247,11 +243,11 @@ func (b *Brake) quiet(s Sample) Action {
 	b.quietFrom = s.At
 	step := b.step(s)
 	from := min(b.high, max(b.limit(), sum(b.bounds.Computed, step)))
-	if from == Unlimited { // raised by hand or by an older release: begin where the container stands
+	if from == Unlimited { // set by hand or by an older release: begin at the container's usage
 		from = sum(s.Current, step)
 	}
 	target := max(b.bounds.Computed, from-min(step, from))
-	// What reclaim cannot take must fit below the new value with half a step to spare, else it would stall again.
+	// Unreclaimable memory must fit below the new value with half a step to spare, or the container would stall again.
 	if sum(s.fixed(), step/2) > target {
 		return Action{LookIn: wait}
 	}
@@ -259,22 +255,22 @@ func (b *Brake) quiet(s Sample) Action {
 	return Action{Verb: Restore, Bytes: target, LookIn: wait}
 }
 
-// limit is memory.max in bytes, Unlimited when there is none.
+// limit returns memory.max in bytes; Unlimited if there is none.
 func (b *Brake) limit() uint64 { return cmp.Or(b.bounds.Limit, Unlimited) }
 
-// step is the first step in bytes: a share of the gap from the computed memory.high to the limit or, without one, to
-// what the node can give.
+// step returns the first step in bytes: a share of the gap between the computed memory.high and the limit or, without a limit, the memory that
+// the node can give.
 func (b *Brake) step(s Sample) uint64 {
 	ceiling := cmp.Or(b.bounds.Limit, sum(s.Current, s.NodeAvailable))
 	gap := ceiling - min(b.bounds.Computed, ceiling)
-	if b.bounds.CacheRoom { // a heap has its limit at once
+	if b.bounds.CacheRoom { // a heap gets its limit at once
 		return max(gap, smallestStep)
 	}
 	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
 }
 
-// sum adds bytes and ends at Unlimited: a limit may be any number, also one that means none.
+// sum adds bytes and saturates at Unlimited, because a limit may be any number.
 func sum(a, b uint64) uint64 { return a + min(b, Unlimited-a) }
 
-// Open reports whether an episode is being watched: a trigger fired and it is not quiet again.
+// Open reports whether an episode is under way: the trigger fired and the container is not quiet again.
 func (b *Brake) Open() bool { return !b.since.At.IsZero() || b.reclaimed }

@@ -9,31 +9,31 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// Episode is one time that a container was stopped by its memory.high and given room.
+// Episode describes one time when a container was stopped by its memory.high and given room.
 type Episode struct {
 	Container Container
 	From, To  uint64        // memory.high before and after, bytes; Unlimited for "max"
 	Raises    int           // steps taken
 	Reclaimed uint64        // bytes of page cache freed instead
-	Stalled   time.Duration // full stall while it lasted
+	Stalled   time.Duration // full stall during the episode
 }
 
-// Totals count since the guard was made.
+// Totals count since New.
 type Totals struct {
 	Episodes, Raises, Restores uint64
 	Reclaimed                  uint64        // bytes
 	Stalled                    time.Duration // full stall inside episodes
-	Raised                     time.Duration // container time with a raised memory.high
+	Raised                     time.Duration // sum of the times that containers had a raised memory.high
 }
 
-// Status is what the guard knows about one container.
+// Status is the state of one container.
 type Status struct {
 	Container Container
 	High      uint64 // memory.high, bytes; Unlimited for "max"
 	Raised    bool
-	Since     time.Time // when it was first raised; zero when it is not
-	Stopped   bool      // an episode is open
-	// FullBroken is set where full of memory.pressure does not advance although the container is stopped.
+	Since     time.Time // of the first raise; zero if it is not raised
+	Stopped   bool      // an episode is under way
+	// FullBroken is set if full of memory.pressure does not advance although the container is stopped.
 	FullBroken bool
 }
 
@@ -42,7 +42,7 @@ func (g *Guard) beginEpisode(w *watched, high uint64) {
 		return
 	}
 	w.episode = &Episode{Container: w.Container, From: high, To: high}
-	w.before = w.stall - min(w.stall, g.settings.Stall) // the trigger fired after a whole stall
+	w.before = w.stall - min(w.stall, g.settings.Stall) // the trigger fired after this much stall
 	g.totals.Episodes++
 }
 
@@ -70,7 +70,7 @@ func (g *Guard) endRaise(w *watched, now time.Time) {
 	}
 }
 
-// Totals returns the counters.
+// Totals returns the totals.
 func (g *Guard) Totals() Totals {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,7 +83,7 @@ func (g *Guard) Totals() Totals {
 	return t
 }
 
-// Statuses returns what is known of the watched containers, by container ID.
+// Statuses returns the status of watched containers, by container ID.
 func (g *Guard) Statuses() map[string]Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()

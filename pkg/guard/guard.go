@@ -15,36 +15,35 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
-// Container is a running container with a memory.high of ours.
+// Container is a running container with a memory.high of this plugin.
 type Container struct {
 	ID     string
 	Pod    string // namespace/name, for people
 	Name   string
 	Cgroup string // relative to the cgroup mount
 	Bounds Bounds
-	High   uint64 // memory.high as it stands: Bounds.Computed, or a raised value
-	Off    bool   // the pod or the configuration wants it left alone
+	High   uint64 // the current memory.high: Bounds.Computed, or a raised value
+	Off    bool   // the pod or the configuration switches the guard off
 }
 
-// Host owns the values that the guard changes.
+// Host writes the values that the guard decides.
 type Host interface {
-	// SetHigh makes the memory.high of a running container stand at so many bytes, Unlimited for "max".
+	// SetHigh sets the memory.high of a running container in bytes, Unlimited for "max".
 	SetHigh(ctx context.Context, id string, bytes uint64) error
 }
 
-// Options are what a Guard works with.
+// Options are the inputs of New.
 type Options struct {
-	Tree *cgroupfs.Tree
-	Node Node
-	Host Host
-	Log  logrus.FieldLogger
-	// Settings are the thresholds for all containers.
+	Tree     *cgroupfs.Tree
+	Node     Node
+	Host     Host
+	Log      logrus.FieldLogger
 	Settings Settings
 	// OnEpisode, if set, receives every episode when it ends. It must not call the guard.
 	OnEpisode func(Episode)
 }
 
-// Guard looks after all containers with a memory.high of ours. Its methods may be called from any goroutine.
+// Guard watches all containers with a memory.high of this plugin. Its methods may be called from any goroutine.
 type Guard struct {
 	tree      *cgroupfs.Tree
 	node      Node
@@ -58,53 +57,52 @@ type Guard struct {
 
 	triggers cgroupfs.Triggers
 
-	mu        sync.Mutex // not held over calls into the kernel
+	mu        sync.Mutex // not held during system calls
 	watched   map[string]*watched
 	byTrigger map[int32]*watched
-	leaving   map[string]bool // containers that are to be left alone, while their raise is taken back
+	restoring map[string]bool // containers with Off whose raise is being taken back
 	totals    Totals
 }
 
 type watched struct {
 	Container
 	brake    *Brake
-	blind    *blind // where the kernel does not tell of pressure, or full is broken: it is looked at every window
+	blind    *blind // set if the kernel reports no pressure, or full is broken: the container is sampled every window
 	compared comparison
 	noFull   bool          // full of memory.pressure does not advance although the container is stopped
-	look     time.Time     // when to look again; zero: when the trigger fires
-	next     time.Time     // when the brake wants to look again; zero: when it stalls
+	look     time.Time     // time of the next sample; zero waits for the trigger
+	next     time.Time     // the brake's next sample; zero waits for a stall
 	busy     bool          // a write is under way
-	trigger  int32         // the kernel's, where byTrigger has it
-	dropped  bool          // not watched any more
-	armed    bool          // the kernel's trigger is set, or blind stands in for it
-	stands   uint64        // what was last written to memory.high; the brake's value is still to be where that differs
-	failures int           // how often in a row it could not be armed, read or written
-	stall    time.Duration // full stall, at the last look
+	trigger  int32         // the kernel's, if byTrigger has it
+	dropped  bool          // no longer watched
+	armed    bool          // the kernel's trigger is set, or blind replaces it
+	written  uint64        // the last value written to memory.high; if it differs from the brake's value, that must be written
+	failures int           // consecutive failures to arm, read or write it
+	stall    time.Duration // full stall of the last sample
 	episode  *Episode      // nil between episodes
-	before   time.Duration // full stall when it began
+	before   time.Duration // full stall at the beginning of the episode
 	raisedAt time.Time
 }
 
-// New returns a Guard that watches nothing yet.
+// New returns a Guard that watches no container yet.
 func New(o Options) (*Guard, error) {
 	triggers, err := o.Tree.Triggers()
 	if err != nil {
 		return nil, err
 	}
 	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, settings: o.Settings, onEpisode: o.OnEpisode,
-		doubtful: o.Node.doubtful(), triggers: triggers, watched: map[string]*watched{}, byTrigger: map[int32]*watched{}, leaving: map[string]bool{}}, nil
+		doubtful: o.Node.doubtful(), triggers: triggers, watched: map[string]*watched{}, byTrigger: map[int32]*watched{}, restoring: map[string]bool{}}, nil
 }
 
-// Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
-// no room is cut. A raise ends when its container is to be left alone. Set does not wait for writes: they are made in the background until
-// ctx ends. One Set follows the other.
+// Set replaces the watched containers. It cuts a raise that new bounds (a resize, a reload) do not allow, and ends the raise of a container
+// with Off. Set does not wait for writes: they are made in the background until ctx ends. Calls of Set must not overlap.
 func (g *Guard) Set(ctx context.Context, containers []Container) {
 	for _, c := range g.update(ctx, containers) {
 		g.begin(c)
 	}
 }
 
-// update returns the containers that are new. One that is of the other kind now, which has another trigger, is new, too.
+// update returns the new containers, including those whose CacheRoom changed, because they need another trigger.
 func (g *Guard) update(ctx context.Context, containers []Container) (begin []Container) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,7 +111,7 @@ func (g *Guard) update(ctx context.Context, containers []Container) (begin []Con
 		w, known := g.watched[c.ID]
 		switch {
 		case c.Off:
-			g.leave(ctx, c)
+			g.restore(ctx, c)
 		case known && w.Bounds.CacheRoom == c.Bounds.CacheRoom:
 			delete(ended, c.ID)
 			g.rebound(w, c)
@@ -127,24 +125,24 @@ func (g *Guard) update(ctx context.Context, containers []Container) (begin []Con
 	return begin
 }
 
-// leave takes the raise of a container back that is to be left alone. Where that fails, the next Set tries again.
-func (g *Guard) leave(ctx context.Context, c Container) {
-	if c.High == c.Bounds.Computed || g.leaving[c.ID] {
+// restore takes back the raise of a container with Off. If that fails, the next Set tries again.
+func (g *Guard) restore(ctx context.Context, c Container) {
+	if c.High == c.Bounds.Computed || g.restoring[c.ID] {
 		return
 	}
-	g.leaving[c.ID] = true
+	g.restoring[c.ID] = true
 	go func() {
 		if err := g.host.SetHigh(ctx, c.ID, c.Bounds.Computed); err != nil {
-			g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: memory.high cannot be set, the container has just ended")
+			g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: memory.high cannot be set: trying again")
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		delete(g.leaving, c.ID)
+		delete(g.restoring, c.ID)
 	}()
 }
 
-// Notice has the guard look at a pod's containers of which the heap fills all below the room for page cache, when the kernel has counted
-// one at its memory.high: a trigger may come two seconds later, or not at all where full is broken.
+// Notice samples a pod's containers after the kernel has counted an event at a memory.high, if their heap fills everything below the room for
+// page cache: a trigger may come two seconds later, or not at all if full is broken.
 func (g *Guard) Notice(pod string) { g.notice(pod, time.Now()) }
 
 func (g *Guard) notice(pod string, now time.Time) {
@@ -155,7 +153,7 @@ func (g *Guard) notice(pod string, now time.Time) {
 		current, err := g.tree.Current(c.Cgroup)
 		stat, err2 := g.tree.Stat(c.Cgroup)
 		if err != nil || err2 != nil {
-			continue // it has just ended
+			continue // it has ended
 		}
 		s := Sample{Current: current, File: stat["active_file"] + stat["inactive_file"]}
 		g.mu.Lock()
@@ -167,7 +165,7 @@ func (g *Guard) notice(pod string, now time.Time) {
 	}
 }
 
-// inRoom are the containers of a pod that are in the room for page cache and not looked at already.
+// inRoom returns the containers of a pod with CacheRoom that have no sample due.
 func (g *Guard) inRoom(pod string) (all []Container) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -179,32 +177,31 @@ func (g *Guard) inRoom(pod string) (all []Container) {
 	return all
 }
 
-// rebound takes new bounds for a container.
 func (g *Guard) rebound(w *watched, c Container) {
 	w.Bounds = c.Bounds
 	if w.brake.Rebound(c.Bounds); !w.brake.Raised() {
 		g.endRaise(w, time.Now())
 	}
 	if !w.busy {
-		w.stands = c.High
+		w.written = c.High
 	}
-	if w.stands != w.brake.High() {
+	if w.written != w.brake.High() {
 		w.look = time.Now()
 	}
 	g.triggers.Interrupt()
 }
 
-// begin starts looking after a container, unless it has just ended. The lock is not held.
+// begin watches a container, unless it has ended. The lock is not held.
 func (g *Guard) begin(c Container) {
 	now := time.Now()
-	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High), stands: c.High}
+	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High), written: c.High}
 	if w.brake.Raised() {
 		w.raisedAt, w.next = now, now.Add(g.settings.RestoreAfter)
 		w.look = w.next
 	}
 	err := g.arm(w)
 	if err != nil && g.tree.Ended(c.Cgroup) {
-		g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: not watched, the container has just ended")
+		g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: the container has ended and is not watched")
 		return
 	}
 	g.mu.Lock()
@@ -212,14 +209,14 @@ func (g *Guard) begin(c Container) {
 	if err != nil {
 		g.retry(w, err, now)
 	}
-	if w.stands != w.brake.High() {
+	if w.written != w.brake.High() {
 		w.look = now
 	}
 	g.watched[c.ID] = w
 	g.triggers.Interrupt()
 }
 
-// arm has a container looked at when it stands; without pressure from the kernel every window. The lock is not held.
+// arm sets the kernel's trigger on a container; if the kernel has none, the container is sampled every window. The lock is not held.
 func (g *Guard) arm(w *watched) error {
 	g.mu.Lock()
 	stall := w.brake.trigger()
@@ -227,7 +224,7 @@ func (g *Guard) arm(w *watched) error {
 	id, err := g.trigger(w.Cgroup, stall)
 	none, counts := errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup), false
 	if none {
-		_, counts, _ = g.tree.Pressure(w.Cgroup) // what cannot be read is not counted
+		_, counts, _ = g.tree.Pressure(w.Cgroup) // an unreadable file is not counted
 		counts = counts && !g.doubtful
 		g.noPSI.Do(func() {
 			lacks, read := "pressure", "memory.events"
@@ -253,7 +250,7 @@ func (g *Guard) arm(w *watched) error {
 	return nil
 }
 
-// drop stops looking after a container, whose cgroup may be gone.
+// drop stops watching a container, whose cgroup may be gone.
 func (g *Guard) drop(id string) {
 	w, ok := g.watched[id]
 	if !ok {
@@ -269,7 +266,7 @@ func (g *Guard) drop(id string) {
 	delete(g.watched, id)
 }
 
-// Run watches until ctx ends. While nothing stalls it sleeps in the kernel.
+// Run watches until ctx ends. Without stalls it sleeps in the kernel.
 func (g *Guard) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, g.triggers.Interrupt)()
 	for {
@@ -285,7 +282,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// untilNextLook is the time to the earliest look, 0 when there is none.
+// untilNextLook returns the time until the next sample; 0 if none is due.
 func (g *Guard) untilNextLook(now time.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -308,7 +305,7 @@ func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 	}
 }
 
-// due are the containers to be looked at now. Where a write is still to be made, it is made instead.
+// due returns the containers to sample now. Those with a pending write are written instead.
 func (g *Guard) due(ctx context.Context, fired []int32, now time.Time) (all []*watched) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -320,7 +317,7 @@ func (g *Guard) due(ctx context.Context, fired []int32, now time.Time) (all []*w
 	for _, w := range g.watched {
 		switch {
 		case w.busy || w.look.IsZero() || w.look.After(now):
-		case w.stands != w.brake.High():
+		case w.written != w.brake.High():
 			g.setHigh(ctx, w, 0)
 		default:
 			all = append(all, w)
@@ -329,7 +326,7 @@ func (g *Guard) due(ctx context.Context, fired []int32, now time.Time) (all []*w
 	return all
 }
 
-// failed ends the watch of a container whose cgroup is gone, and has every other one looked at again. The lock is not held.
+// failed drops a container whose cgroup is gone, and retries any other. The lock is not held.
 func (g *Guard) failed(w *watched, err error, now time.Time) {
 	ended := g.tree.Ended(w.Cgroup)
 	g.mu.Lock()
@@ -343,20 +340,20 @@ func (g *Guard) failed(w *watched, err error, now time.Time) {
 	}
 }
 
-// longestRetry bounds the wait before a container is looked at again.
+// longestRetry bounds the delay of retry.
 const longestRetry = time.Minute
 
-// retry has a container looked at again after a window, and after twice as long with each further failure: the failure may
-// pass while the container still stands at its memory.high.
+// retry samples a container again after a window, and doubles the delay with each further failure: the failure may pass while the container is
+// still stopped.
 func (g *Guard) retry(w *watched, err error, now time.Time) {
 	if w.failures == 0 {
-		g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: the container cannot be watched or given room at the moment; trying again")
+		g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: the container cannot be watched or given room: trying again")
 	}
 	w.look = now.Add(min(g.settings.Window<<min(w.failures, 10), longestRetry))
 	w.failures++
 }
 
-// lookAt samples one container and does what its brake says.
+// lookAt samples a container and carries out its brake's decision.
 func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) {
 	var (
 		sample Sample
@@ -374,7 +371,7 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !w.dropped && w.stands == w.brake.High() { // else there are new bounds, which are written first
+	if !w.dropped && w.written == w.brake.High() { // otherwise new bounds must be written first
 		g.act(ctx, w, sample)
 	}
 }
@@ -420,7 +417,7 @@ func (g *Guard) act(ctx context.Context, w *watched, sample Sample) {
 	}
 }
 
-// lookNext has a container looked at when its brake wants to; where the kernel does not tell when it stalls, within a window.
+// lookNext schedules the next sample as the brake decided; if the kernel does not report stalls, within a window.
 func (g *Guard) lookNext(w *watched, now time.Time) {
 	w.look = w.next
 	if within := now.Add(g.settings.Window); w.blind != nil && (w.look.IsZero() || within.Before(w.look)) {
@@ -428,8 +425,8 @@ func (g *Guard) lookNext(w *watched, now time.Time) {
 	}
 }
 
-// setHigh makes memory.high hold the brake's value, after these bytes were reclaimed: writing memory.high would reclaim the
-// same, and have others wait for it. Where it fails, or the brake has another value meanwhile, it is tried again.
+// setHigh writes the brake's value to memory.high. Before, it reclaims the given bytes, because the write would reclaim them while others wait
+// for it. If it fails, or the brake has another value meanwhile, it is tried again.
 func (g *Guard) setHigh(ctx context.Context, w *watched, reclaim uint64) {
 	high := w.brake.High()
 	g.inBackground(w, func() {
@@ -442,14 +439,13 @@ func (g *Guard) setHigh(ctx context.Context, w *watched, reclaim uint64) {
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if w.stands = high; w.brake.High() != high {
+		if w.written = high; w.brake.High() != high {
 			w.look = time.Now()
 		}
 	})
 }
 
-// inBackground runs a write that may take long, so that no other container waits for it. This one is not looked at
-// meanwhile.
+// inBackground makes a write that may take long, so that no other container waits for it. The container is not sampled meanwhile.
 func (g *Guard) inBackground(w *watched, write func()) {
 	w.busy = true
 	go func() {
@@ -461,13 +457,13 @@ func (g *Guard) inBackground(w *watched, write func()) {
 	}()
 }
 
-// reclaim asks the kernel for page cache in one bounded call; what it could not free, it does not try again.
+// reclaim frees page cache with one bounded call, which is not repeated.
 func (g *Guard) reclaim(w *watched, bytes uint64) {
 	before, err := g.tree.Current(w.Cgroup)
 	if err != nil {
 		return
 	}
-	_ = g.tree.Reclaim(w.Cgroup, bytes) // less than asked, or no such file before kernel 5.19: the raise follows
+	_ = g.tree.Reclaim(w.Cgroup, bytes) // if it frees too little, or the kernel (before 5.19) has no such file, a raise follows
 	after, err := g.tree.Current(w.Cgroup)
 	if err != nil || after >= before {
 		return

@@ -227,7 +227,7 @@ func (f *fixture) until(what string, condition func() bool) {
 	}
 }
 
-const tryingAgain = "cannot be watched or given room at the moment; trying again"
+const tryingAgain = "cannot be watched or given room: trying again"
 
 func TestAFailedRaiseIsTriedAgain(t *testing.T) {
 	f := newFixture(t, quick)

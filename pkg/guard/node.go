@@ -17,12 +17,12 @@ import (
 type Node struct {
 	Proc     string         // usually /proc
 	Tree     *cgroupfs.Tree // for Kubepods
-	Kubepods func() string  // its memory.max, where the kubelet sets one, bounds what pods can be given; nil or "": not known yet
-	Reserve  func() uint64  // bytes that must stay available: the kubelet's eviction threshold; nil is 0
+	Kubepods func() string  // whose memory.max bounds the available memory; nil or "": not known yet
+	Reserve  func() uint64  // bytes that must remain available: the kubelet's eviction threshold; nil is 0
 }
 
-// reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
-// allocstall_* in /proc/vmstat. Reclaim for a cgroup's limit does not count there (mm/vmscan.c, cgroup_reclaim).
+// reclaims returns how many allocations had to reclaim because the node had too little free memory: the sum of allocstall_* in /proc/vmstat,
+// which does not include reclaim for a cgroup's limit (mm/vmscan.c, cgroup_reclaim).
 func (n Node) reclaims() (uint64, error) {
 	path := filepath.Join(n.Proc, "vmstat")
 	data, err := os.ReadFile(path)
@@ -36,9 +36,9 @@ func (n Node) reclaims() (uint64, error) {
 	return total, nil
 }
 
-// available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo without the
-// reserve, and not more than kubepods may still take. Like the kubelet, it counts page cache that has not been used for
-// long (inactive_file) as free: kubepods' memory.current grows up to its limit on any node that reads files.
+// available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo less the reserve, and no more than
+// kubepods may still use. Like the kubelet, it counts inactive_file as free: on any node that reads files, page cache fills kubepods up to
+// its limit.
 func (n Node) available() (uint64, error) {
 	available, err := n.meminfo("MemAvailable")
 	if err != nil {
@@ -86,10 +86,10 @@ func (n Node) meminfo(name string) (uint64, error) {
 	return bytes, nil
 }
 
-// errMissing is of a file that this kernel writes otherwise than expected.
+// errMissing means that a kernel file lacks expected lines.
 var errMissing = errors.New("the expected lines are missing")
 
-// sumReclaims adds the counters allocstall_* of /proc/vmstat, and fails when there is none.
+// sumReclaims adds the counters allocstall_* of /proc/vmstat; it fails if there are none.
 func sumReclaims(text string) (uint64, error) {
 	var total uint64
 	found := false

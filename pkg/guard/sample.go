@@ -43,7 +43,7 @@ func (g *Guard) sample(cgroup string, now time.Time) (Sample, error) {
 	return s, err
 }
 
-// swap is what the container can still swap out. A kernel without swap has no such files.
+// swap returns the bytes that can still be swapped out. A kernel without swap has no such files.
 func (g *Guard) swap(cgroup string) (uint64, error) {
 	limit, err := g.tree.Get(cgroup, "memory.swap.max")
 	if limit == 0 || g.tree.Lacks(cgroup, err) {
@@ -54,17 +54,17 @@ func (g *Guard) swap(cgroup string) (uint64, error) {
 	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }
 
-// blind is what the guard sees of a container where the kernel does not tell of its stall. Where it counts it all the same, as before 6.5
-// for a process without CAP_SYS_RESOURCE, that is read. Otherwise stall is estimated: time in which memory.high was hit, usage stood at it
-// and hardly grew, and reclaim gave nothing.
+// blind replaces the kernel's trigger for a container. If the kernel counts stalls but refuses triggers, as before 6.5 without
+// CAP_SYS_RESOURCE, the counter is read. Otherwise stall is estimated: time in which memory.high was hit, usage was at memory.high and hardly
+// grew, and reclaim freed nothing.
 type blind struct {
 	counts bool
 	last   Sample
-	stuck  bool // at the last reading
+	stuck  bool // in the last sample
 	total  time.Duration
 }
 
-// stall is the full stall, in which trigger since the last reading is what the kernel would have told of.
+// stall returns the full stall, and sets stuck if the kernel's trigger would have fired since the last sample.
 func (b *blind) stall(s Sample, high uint64, trigger time.Duration) time.Duration {
 	last := b.last
 	b.last = s

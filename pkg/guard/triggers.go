@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoPressure says that the kernel gives no pressure triggers for a cgroup: built without CONFIG_PSI, booted with
-// psi=0, switched off in cgroup.pressure, or not for this process.
+// ErrNoPressure means that the kernel has no pressure triggers for a cgroup: it was built without CONFIG_PSI or booted with psi=0, they are off in
+// cgroup.pressure, or this process may not use them.
 var ErrNoPressure = errors.New("the kernel gives no memory.pressure trigger for this cgroup")
 
-// unprivilegedWindow is what windows must be a multiple of for a process without CAP_SYS_RESOURCE (kernel 6.5;
-// psi_trigger_create in kernel/sched/psi.c): the period of the averages.
+// unprivilegedWindow divides the windows of a process without CAP_SYS_RESOURCE (kernel 6.5; psi_trigger_create in kernel/sched/psi.c).
 const unprivilegedWindow = 2 * time.Second
 
-// trigger sets the kernel's trigger on a cgroup. Where the kernel wants a longer window from this process, it gets one.
+// trigger sets the kernel's trigger on a cgroup, with a longer window if the kernel requires one.
 func (g *Guard) trigger(cgroup string, stall time.Duration) (int32, error) {
 	window := g.settings.Window
 	id, err := g.triggers.Add(cgroup, stall, window)
