@@ -30,7 +30,8 @@ const (
 type API interface {
 	// Pod returns a pod as it is now.
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// Evict asks for the eviction of a pod unless another has its name by now. A disruption budget that forbids it is a TooManyRequests error.
+	// Evict asks for the eviction of a pod unless another has its name by now. Disruption budgets do not count for a pod that is Pending
+	// (canIgnorePDB in Kubernetes' pkg/registry/core/pod/storage/eviction.go).
 	Evict(ctx context.Context, pod *corev1.Pod) error
 }
 
@@ -80,7 +81,7 @@ func (e *Evictor) Evictions() uint64 { return e.granted.Load() }
 func (e *Evictor) look(ctx context.Context, now time.Time) {
 	view := e.View()
 	after := time.Duration(view.Config.Config.EvictRejectedAfter)
-	rejection, ok := e.waits.longest(view, now, after, func(uid string) bool { return now.Before(e.notYet[uid]) })
+	rejection, ok := e.waits.longest(view, now, after, e.notYet)
 	maps.DeleteFunc(e.notYet, func(uid string, _ time.Time) bool { _, waits := e.waits[uid]; return !waits })
 	if !ok || after == 0 || now.Before(e.next) {
 		return
@@ -119,6 +120,9 @@ func (e *Evictor) evict(ctx context.Context, r ledger.Rejection, now time.Time, 
 		e.notYet[r.UID] = until
 		return nil
 	}
+	if placed(e.View(), r) { // while the API server answered
+		return nil
+	}
 	e.next = now.Add(apart)
 	if err := e.API.Evict(ctx, pod); err != nil {
 		e.notYet[r.UID] = now.Add(2 * apart) // others have their turn
@@ -127,7 +131,7 @@ func (e *Evictor) evict(ctx context.Context, r ledger.Rejection, now time.Time, 
 	e.notYet[r.UID] = now.Add(longestPause)
 	e.granted.Add(1)
 	e.pauses.evicted(owner, now, after)
-	why := fmt.Sprintf("refused on this node for %s: %s", now.Sub(e.waits[r.UID]).Round(time.Second), memorymanager.InLine(r.Text))
+	why := fmt.Sprintf("refused on this node for %s: %s", now.Sub(e.waits[r.UID].since).Round(time.Second), memorymanager.InLine(r.Text))
 	e.log(r).Info("evicted: " + why)
 	e.OnEvicted(r, why)
 	return nil

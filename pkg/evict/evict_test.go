@@ -191,7 +191,7 @@ func TestPausesGrow(t *testing.T) {
 	}
 }
 
-// A budget that forbids an eviction, and a server that is away, are asked again, and do not keep other pods from leaving.
+// A server that refuses an eviction for now, or is away, is asked again.
 func TestRefusedEvictions(t *testing.T) {
 	t.Parallel()
 	n := newNode(5 * time.Minute)

@@ -15,33 +15,49 @@ var wanting = []string{memorymanager.TopologyAffinityError.String(), memorymanag
 // lastsFor is how long a rejection counts. A kubelet tries a container that cannot be created again after 10 to 15 seconds.
 const lastsFor = 2 * time.Minute
 
-// waits are the pods that are refused, by UID, and since when. What is not refused again in time is forgotten.
-type waits map[string]time.Time
+// A wait is a pod that is refused: since when, and its newest rejection.
+type wait struct {
+	since time.Time
+	last  ledger.Rejection
+}
 
-// longest returns the rejection of the pod that has been refused longest, if that is at least as long as after; a pod that skip names does
-// not count.
-func (w waits) longest(view *ledger.View, now time.Time, after time.Duration, skip func(uid string) bool) (found ledger.Rejection, ok bool) {
-	refused := map[string]ledger.Rejection{}
+// waits are by UID. What is not refused again in time is forgotten, what a View has no room for is not.
+type waits map[string]wait
+
+// longest returns the rejection of the pod that has been refused longest, if that is at least as long as after; a pod that notYet has for
+// later does not count, and one that it has for earlier only after those that it does not have.
+func (w waits) longest(view *ledger.View, now time.Time, after time.Duration, notYet map[string]time.Time) (found ledger.Rejection, ok bool) {
 	for _, r := range slices.Backward(view.Rejections) { // so that the newest counts
-		if r.Refused && slices.Contains(wanting, r.Reason) && now.Sub(r.Last) < lastsFor {
-			refused[r.UID] = r
-			if _, known := w[r.UID]; !known {
-				w[r.UID] = r.At
+		if r.Refused && slices.Contains(wanting, r.Reason) {
+			since := r.At
+			if known, ok := w[r.UID]; ok {
+				since = known.since
+			}
+			if now.Sub(r.Last) < lastsFor {
+				w[r.UID] = wait{since, r}
 			}
 		}
 	}
-	for pod, c := range view.Containers() {
-		if r, known := refused[pod.UID]; known && c.Name == r.Container && c.State.Alive() {
-			delete(refused, pod.UID) // it was placed after all
-		}
-	}
-	maps.DeleteFunc(w, func(uid string, _ time.Time) bool { _, still := refused[uid]; return !still })
+	maps.DeleteFunc(w, func(_ string, one wait) bool { return now.Sub(one.last.Last) >= lastsFor || placed(view, one.last) })
 	for _, uid := range slices.Sorted(maps.Keys(w)) {
-		if now.Sub(w[uid]) >= after && !skip(uid) && (!ok || w[uid].Before(w[found.UID])) {
-			found, ok = refused[uid], true
+		if now.Sub(w[uid].since) < after || now.Before(notYet[uid]) {
+			continue
+		}
+		if order := notYet[uid].Compare(notYet[found.UID]); !ok || order < 0 || order == 0 && w[uid].since.Before(w[found.UID].since) {
+			found, ok = w[uid].last, true
 		}
 	}
 	return found, ok
+}
+
+// placed reports whether a container that was refused was placed after all.
+func placed(view *ledger.View, r ledger.Rejection) bool {
+	for pod, c := range view.Containers() {
+		if pod.UID == r.UID && c.Name == r.Container && c.State.Alive() {
+			return true
+		}
+	}
+	return false
 }
 
 // A pause is how long nothing of an owner is evicted after one of its pods was.
