@@ -40,7 +40,7 @@ type Options struct {
 	API  API
 	View func() *ledger.View
 	Log  logrus.FieldLogger
-	// OnEvicted is told of a pod that leaves, whose rejection this is, and why. It must not wait.
+	// OnEvicted receives the rejection of each evicted pod and the reason for the eviction. It must not block.
 	OnEvicted func(ledger.Rejection, string)
 }
 

@@ -69,7 +69,7 @@ type pause struct {
 // longestPause bounds a pause, which is twice as long each time.
 const longestPause = 6 * time.Hour
 
-// pauses are those of owners, by UID.
+// pauses has the last pause of each owner, by the UID of the controller.
 type pauses map[string]pause
 
 // evicted begins the owner's next pause; the first is as long as a pod waits. Pauses after which nothing came for as long again are forgotten.

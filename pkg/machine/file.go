@@ -25,7 +25,7 @@ type file struct {
 	// PageSize is 4Ki when left out.
 	PageSize quantity.Bytes `yaml:"pageSize"`
 	Swap     quantity.Bytes `yaml:"swap,omitempty"`
-	// MemTotal is that of /proc/meminfo where it is not the sum of the nodes, as after memory was plugged in.
+	// MemTotal is /proc/meminfo's if it differs from the sum of the nodes, for example after memory hotplug.
 	MemTotal quantity.Bytes `yaml:"memTotal,omitempty"`
 	// The rest is for a simulated kubelet: see Description.
 	ThreadsPerCore     *int              `yaml:"threadsPerCore,omitempty"`
