@@ -28,15 +28,14 @@ type waits map[string]wait
 // later does not count, and one that it has for earlier only after those that it does not have.
 func (w waits) longest(view *ledger.View, now time.Time, after time.Duration, notYet map[string]time.Time) (found ledger.Rejection, ok bool) {
 	for _, r := range slices.Backward(view.Rejections) { // so that the newest counts
-		if r.Refused && slices.Contains(wanting, r.Reason) {
-			since := r.At
-			if known, ok := w[r.UID]; ok {
-				since = known.since
-			}
-			if now.Sub(r.Last) < lastsFor {
-				w[r.UID] = wait{since, r}
-			}
+		if !r.Refused || !slices.Contains(wanting, r.Reason) || now.Sub(r.Last) >= lastsFor {
+			continue
 		}
+		since := r.At
+		if known, ok := w[r.UID]; ok {
+			since = known.since
+		}
+		w[r.UID] = wait{since, r}
 	}
 	maps.DeleteFunc(w, func(_ string, one wait) bool { return now.Sub(one.last.Last) >= lastsFor || placed(view, one.last) })
 	for _, uid := range slices.Sorted(maps.Keys(w)) {

@@ -51,20 +51,15 @@ func (n *Node) rulesFor(pod *corev1.Pod) config.AnnotationRules {
 	return n.config.AnnotationRulesFor(config.Subject{Namespace: pod.Namespace, Labels: pod.Labels})
 }
 
-// defaults says which rule stands for which annotations of a container; empty if none does.
-func (n *Node) defaults(pod *corev1.Pod, container string) string {
+// wishes returns what a container's pod may wish for, and what it gets.
+func (n *Node) wishes(pod *corev1.Pod, container string) (config.AnnotationRules, config.Wishes) {
 	rules := n.rulesFor(pod)
-	if rules.Defaults == nil {
-		return "" // without reading the pod's annotations for each of its containers
-	}
 	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(container, rules)
-	return rules.Sets(wishes)
+	return rules, wishes
 }
 
-// oomScore is the oom_score_adj of a container's processes.
-func (n *Node) oomScore(pod *corev1.Pod, spec *corev1.Container) int64 {
-	rules := n.rulesFor(pod)
-	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, rules)
+// oomScore is the oom_score_adj of the processes of a container with these wishes.
+func (n *Node) oomScore(pod *corev1.Pod, spec *corev1.Container, rules config.AnnotationRules, wishes config.Wishes) int64 {
 	score, _ := rules.OOMScoreAdj(wishes, pod.Spec.PriorityClassName)
 	if score == nil || n.config.DryRun() || n.config.Profile == config.ProfileNUMA {
 		return n.oomScoreAdj(pod, spec)

@@ -140,9 +140,10 @@ const unpinned = "runs unpinned: "
 func textOf(err error) string { return status.Convert(err).Message() }
 
 func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
+	rules, wishes := n.wishes(pod, spec.Name)
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
-		OOMScoreAdj: n.oomScore(pod, spec), Defaults: n.defaults(pod, spec.Name), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
+		OOMScoreAdj: n.oomScore(pod, spec, rules, wishes), Defaults: rules.Sets(wishes), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
 	}
 	if bytes, limited := memoryLimit(pod); limited {
 		note.podMax = uint64(bytes)

@@ -82,7 +82,7 @@ func (c *checker) check(n *yaml.Node, path string, of reflect.Type) error {
 
 func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 	fields := jsonFields(of)
-	removed := map[*yaml.Node]bool{}
+	var removed []*yaml.Node
 	err := c.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
 		if field, ok := fields[key]; ok {
 			return c.check(value, join(path, key), field)
@@ -90,12 +90,12 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 		hint := spelling.Hint(key, slices.Sorted(maps.Keys(fields)))
 		err := c.errorf(keyNode, path, "unknown field %s%s", Quote(key), hint)
 		if hint == "" && c.unknown(path, key, err) {
-			removed[keyNode], removed[value] = true, true
+			removed = append(removed, keyNode, value)
 			return nil
 		}
 		return err
 	})
-	n.Content = slices.DeleteFunc(n.Content, func(part *yaml.Node) bool { return removed[part] })
+	n.Content = slices.DeleteFunc(n.Content, func(part *yaml.Node) bool { return slices.Contains(removed, part) })
 	return err
 }
 
