@@ -10,7 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
@@ -125,8 +127,13 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
-	if decided.Unplaced != nil {
+	switch {
+	case decided.Unplaced != nil:
 		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced.Text)
+	case classOf(pod) == memoryqos.Burstable && n.config.MemoryManagerPolicy != config.MemoryManagerNone:
+		if read, _ := podinfo.FromPod(pod).Container(spec.Name); read.Guaranteed {
+			note.Reason = decided.Pinning // another container of the pod is why
+		}
 	}
 	request := decided.Request
 	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error

@@ -37,7 +37,7 @@ type Container struct {
 	Container string `json:"container"`
 	QOSClass  string `json:"qosClass"`
 	Admitted  bool   `json:"admitted"`
-	// Reason is why a container was not created, or runs without NUMA nodes although it asked for some.
+	// Reason is why a container was not created, or runs without NUMA nodes although it asked for some, or by itself would have them.
 	Reason string `json:"reason"`
 	// ReasonCode and BarredBy are the plugin's, as "explain" has them.
 	ReasonCode string `json:"reasonCode,omitempty"`

@@ -105,7 +105,7 @@ func (p *plugin) Outcome(ctx context.Context, podUID, container string) (decided
 		}
 		for _, c := range pod.Containers {
 			if c.Name == container {
-				decided.Request = c.Estimate
+				decided.Request, decided.Pinning = c.Estimate, c.Pinning
 			}
 		}
 		for _, r := range document.Rejections {
