@@ -163,15 +163,21 @@ func TestFalseRequestsInAnAnnotation(t *testing.T) {
 	}
 }
 
-// The rule that gives a pod what its annotations do not say is named by explain, and its values are in the answer.
+// The rule that gives a pod what its annotations do not say is found by labels and namespace, and named by explain, and its values hold.
 func TestDefaultsOfTheConfigurationAreExplained(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, cri.Options{}, operatorsConfig+"annotationRules:\n- {name: teams, namespaces: [def*], allowedAnnotations: [memory-high], defaults: {reservation: none, memory-high: off}}\n")
-	given, own := burstable("given", 0, 968), burstable("own", 0, 968)
+	h := newHost(t, cri.Options{}, operatorsConfig+`annotationRules:
+- {name: databases, labels: {app: postgres*}, defaults: {memory-high: 1200Mi}}
+- {name: teams, namespaces: [def*], allowedAnnotations: [memory-high], defaults: {reservation: none, memory-high: off}}
+`)
+	given, own, database := burstable("given", 0, 968), burstable("own", 0, 968), burstable("database", 0, 968)
 	own.annotations = map[string]string{"memory-high.memory-manager.noderesource.dev": "1500Mi"}
-	h.deploy(given)
-	h.deploy(own)
+	given.labels, database.labels = map[string]string{"app": "web"}, map[string]string{"app": "postgres-14", "tier": "db"}
+	for _, p := range []*testPod{given, own, database} {
+		h.deploy(p)
+	}
 	h.start()
-	wantAll(t, h.ask(0, "explain", "given"), "annotationRules[0] (teams) stands for the annotations memory-high: off, reservation: none", "memory.high is not set")
-	wantAll(t, h.ask(0, "explain", "own"), "annotationRules[0] (teams) stands for the annotations reservation: none\n", "memory.high = 1.465Gi")
+	wantAll(t, h.ask(0, "explain", "given"), "annotationRules[1] (teams) stands for the annotations memory-high: off, reservation: none", "memory.high is not set")
+	wantAll(t, h.ask(0, "explain", "own"), "annotationRules[1] (teams) stands for the annotations reservation: none\n", "memory.high = 1.465Gi")
+	wantAll(t, h.ask(0, "explain", "database"), "annotationRules[0] (databases) stands for the annotations memory-high: 1200Mi\n", "memory.high = 1.172Gi")
 }

@@ -32,7 +32,7 @@ type testPod struct {
 	devices []*api.LinuxDevice // in its container's spec
 	env     []string           // the same
 
-	annotations map[string]string
+	annotations, labels map[string]string
 
 	// unified and files are what a kubelet with MemoryQoS asks for the container, and writes into the pod's cgroup.
 	unified, files map[string]string
@@ -92,7 +92,7 @@ func (p *testPod) resources() *api.LinuxResources {
 
 func (p *testPod) pod() *api.PodSandbox {
 	return &api.PodSandbox{
-		Id: p.sandbox(), Uid: p.uid(), Namespace: cmp.Or(p.namespace, "default"), Name: p.name, Annotations: p.annotations,
+		Id: p.sandbox(), Uid: p.uid(), Namespace: cmp.Or(p.namespace, "default"), Name: p.name, Annotations: p.annotations, Labels: p.labels,
 		Linux: &api.LinuxPodSandbox{CgroupParent: "/" + p.cgroup(), PodResources: p.resources()},
 	}
 }

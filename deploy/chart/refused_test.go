@@ -20,6 +20,10 @@ import (
 // keyTexts are configurations in which a value is to be filled in, besides one for each key that has one value.
 var keyTexts = []string{
 	"annotationRules: [%s]", "annotationRules: [{namespaces: %s}]", "annotationRules: [{namespaces: [%s]}]",
+	"annotationRules: [{namespaces: [a], defaults: {numa: %s}}]",
+	"annotationRules: [{namespaces: [a], defaults: {nuna: %s}}]", "annotationRules: [{namespaces: [a], defaults: {throttling-factor: %s}}]",
+	"annotationRules: [{namespaces: [a], defaults: {memory-high: %s}}]", "annotationRules: [{namespaces: [a], defaults: {oom-score-adj: %s}}]",
+	"annotationRules: [{namespaces: [a], defaults: {cache-room: %s}}]", "annotationRules: [{namespaces: [a], defaults: {stall-guard: %s}}]",
 	"annotationRules: [{namespaces: [a], allowedAnnotations: %s}]", "annotationRules: [{namespaces: [a], allowedAnnotations: [%s]}]",
 	"annotationRules: [{namespaces: [a], priorityClasses: {db: %s}}]", "annotationRules: [{namespaces: [a], priorityClasses: %s}]",
 	"annotationRules: [{labels: %s}]", "annotationRules: [{labels: {a: %s}}]", "annotationRules: [{labels: {a: b}, namespaces: %s}]",

@@ -133,6 +133,7 @@ const (
 	aGlob      = `([^\\[]|\\.|\[\^?(` + aCharacter + `(-` + aCharacter + `)?)+\])+`
 	aScore     = `[+]?0*(1000|[0-9]{1,3})|-0*(99[0-7]|9[0-8][0-9]|[0-8]?[0-9]?[0-9])`
 	zero       = `[+]?[0.]*([eE].*)?`
+	zeroBytes  = "^(" + zero + "([kMGTPE]|[KMGTPE]i)?)$"
 
 	oneOrLess  = `[+]?(0+([.][0-9]*)?|[.][0-9]+|[0-9]([.][0-9]*)?[eE]-0*[1-9][0-9]*`
 	halfOrLess = `[+]?(0+([.]([0-4][0-9]*|50*)?)?|[.]([0-4][0-9]*|50*)|([0-4]([.][0-9]*)?|5([.]0*)?)[eE]-0*1|[0-9]([.][0-9]*)?[eE]-0*([2-9]|[1-9][0-9]+))`
@@ -254,10 +255,12 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			switch {
 			case path == "topologyManagerPolicyOptions":
 				return g.policyOption(name, path+"."+name)
+			case path == "annotationRules[].defaults":
+				return g.annotation(ours.Annotation(name), path+"."+name)
 			case path == "evictionHard" && name == "memory.available":
 				bytes.Minimum, bytes.ExclusiveMinimum, bytes.Pattern = nil, new(float64), whole(aPercent+"|"+aQuantity)
 				s := bytes.want("more than 0, as a quantity such as 100Mi, or a percentage from 0% to 100%")
-				s.If.Not = &schema{Type: []string{"string"}, Pattern: whole(zero + "([kMGTPE]|[KMGTPE]i)?")}
+				s.If.Not = &schema{Type: []string{"string"}, Pattern: zeroBytes}
 				return s
 			case t.Elem().Kind() != reflect.String || t.Elem() == reflect.TypeFor[claims.Share]():
 				return g.byType(t.Elem(), path+"[]")
@@ -271,9 +274,7 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			s.Properties, s.AdditionalProperties, s.Type = nil, anything.want("a value, or a pattern such as *"), []string{"object"}
 		}
 		if path == "annotationRules[].priorityClasses" {
-			least, most := float64(ours.LastKilled), float64(ours.FirstKilled)
-			score := schema{Type: []string{"string", "number"}, Minimum: &least, Maximum: &most, MultipleOf: 1, Pattern: whole("first|last|" + aScore)}
-			s.Properties, s.AdditionalProperties = nil, score.want(fmt.Sprintf("first, last or a whole number from %d to %d", ours.LastKilled, ours.FirstKilled))
+			s.Properties, s.AdditionalProperties = nil, score()
 		}
 		if strings.HasSuffix(path, ".limits") {
 			s.Type, s.MinProperties = []string{"object"}, 1
@@ -301,6 +302,37 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		return anything
 	}
 	panic("the configuration has no " + t.String() + " yet: say here what it reads")
+}
+
+// score is the schema of an oom_score_adj.
+func score() schema {
+	least, most := float64(ours.LastKilled), float64(ours.FirstKilled)
+	s := schema{Type: []string{"string", "number"}, Minimum: &least, Maximum: &most, MultipleOf: 1, Pattern: whole("first|last|" + aScore)}
+	return s.want(fmt.Sprintf("first, last or a whole number from %d to %d", ours.LastKilled, ours.FirstKilled))
+}
+
+// annotation is the schema of a default of an annotation.
+func (g generator) annotation(name ours.Annotation, path string) schema {
+	if names, ok := g.choices[path]; ok {
+		delete(g.choices, path)
+		return schema{Type: []string{"string"}, Enum: names}
+	}
+	switch name {
+	case ours.AnnotationThrottlingFactor:
+		s := ranged(ours.Range{Most: 1, Above: true, Want: "more than 0 and at most 1"})
+		s.If.Not = &schema{Type: []string{"string"}, Pattern: whole(zero)}
+		return s
+	case ours.AnnotationOOMScoreAdj:
+		return score()
+	case ours.AnnotationCacheRoom:
+		return ranged(ours.Ranges()["cacheRoom"])
+	case ours.AnnotationMemoryHigh:
+		s := schema{Type: []string{"string", "number"}, ExclusiveMinimum: new(float64), MultipleOf: 1, Pattern: whole("off|" + aQuantity)}.want(
+			`"off", or a quantity such as 900Mi`)
+		s.If.Not = &schema{Type: []string{"string"}, Pattern: zeroBytes}
+		return s
+	}
+	panic("there was no annotation " + string(name) + " yet: say here what it reads")
 }
 
 // policyOption is the schema of one of topologyManagerPolicyOptions.

@@ -116,27 +116,26 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		w.QoS.CacheRoom = &share
 	case AnnotationReservation:
 		w.QoS.Reservation = memoryqos.Reservation(value)
-		return supported(at, w.QoS.Reservation, memoryqos.ReserveNone, memoryqos.ReserveLow, memoryqos.ReserveMin)
+		return supported(at, name, value)
 	case AnnotationNUMA:
 		if value == "spread" {
 			return field.Invalid(at, value, noSpread)
 		}
 		w.NUMA = NUMAPreference(value)
-		return supported(at, w.NUMA, NUMANone, NUMAPreferred, NUMARequired)
+		return supported(at, name, value)
 	case AnnotationStallGuard:
 		w.StallGuardOff = true
-		return supported(at, value, "off")
+		return supported(at, name, value)
 	case AnnotationMemoryPolicy:
-		var err *field.Error
-		w.MemoryPolicy, err = parsePolicy(at, value)
-		return err
+		w.MemoryPolicy = annotatedPolicies[value]
+		return supported(at, name, value)
 	case AnnotationOOMGroup:
 		var group uint64
 		if value == "container" {
 			group = 1
 		}
 		w.QoS.OOMGroup = &group
-		return supported(at, value, "container", "process")
+		return supported(at, name, value)
 	case AnnotationOOMScoreAdj:
 		score, ok := oomScoreAdj(value)
 		if !ok {
@@ -147,11 +146,12 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 	return nil
 }
 
-func supported[T ~string](at *field.Path, value T, valid ...T) *field.Error {
+func supported(at *field.Path, name Annotation, value string) *field.Error {
+	valid := choices[defaultsOf+string(name)]
 	if slices.Contains(valid, value) {
 		return nil
 	}
-	return field.NotSupported(at, T(short(string(value))), valid)
+	return field.NotSupported(at, short(value), valid)
 }
 
 // longestValue bounds what is kept and shown of a value; no right one is longer.

@@ -32,12 +32,19 @@ var choices = map[string][]string{
 		memoryqos.SourceAnnotation, memoryqos.SourceSwap, memoryqos.SourceOOMScore),
 	"annotationRules[].allowedAnnotations[]": annotationNames,
 	"annotationRules[].defaults":             annotationNames,
+	defaultsOf + "reservation":               names(memoryqos.ReserveNone, memoryqos.ReserveLow, memoryqos.ReserveMin),
+	defaultsOf + "numa":                      names(NUMANone, NUMAPreferred, NUMARequired),
+	defaultsOf + "stall-guard":               {"off"},
+	defaultsOf + "memory-policy":             {"none", "prefer-available", "interleave", "weighted-interleave"},
+	defaultsOf + "oom-group":                 {"container", "process"},
 	"onBadAnnotation":                        names(IgnoreAnnotation, RejectPod),
 	"failurePolicy":                          names(Ignore, Fail),
 	"onTermination":                          names(KeepValues, RollbackValues),
 	"dra.shares[].limits":                    memoryTypes,
 	"logLevel":                               names[LogLevel]("error", "warning", "info", "debug", "trace"),
 }
+
+const defaultsOf = "annotationRules[].defaults."
 
 // Range is the numbers that a key may hold: from 0 to Most, without 0 where Above and without Most where Below is set.
 type Range struct {

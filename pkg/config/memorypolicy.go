@@ -1,7 +1,5 @@
 package config
 
-import "k8s.io/apimachinery/pkg/util/validation/field"
-
 // MemoryPolicy is the NUMA memory policy (set_mempolicy(2)) with which containers without an allocation start; empty leaves it
 // to the configuration.
 type MemoryPolicy string
@@ -25,9 +23,4 @@ func (p MemoryPolicy) Interleaves() bool {
 // annotatedPolicies are the values of the annotation memory-policy.
 var annotatedPolicies = map[string]MemoryPolicy{
 	"none": PolicyNone, "prefer-available": PolicyPreferAvailable, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,
-}
-
-// parsePolicy reads the annotation's value.
-func parsePolicy(at *field.Path, value string) (MemoryPolicy, *field.Error) {
-	return annotatedPolicies[value], supported(at, value, "none", "prefer-available", "interleave", "weighted-interleave")
 }

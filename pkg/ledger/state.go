@@ -55,7 +55,7 @@ type State struct {
 
 // PodState is a living pod.
 type PodState struct {
-	// Pod is the sandbox as last reported by the runtime. Its annotations are read once for each sandbox.
+	// Pod is the sandbox as last reported by the runtime. Its annotations and labels are those that the sandbox started with.
 	Pod
 	Born time.Time
 	// Sandboxes are the sandboxes that have not ended, oldest first. A pod without one ends when its cgroup is removed.
@@ -238,7 +238,7 @@ type pod struct {
 	// containers are parallel to Slots.
 	containers []*container
 
-	// settings, rules, wishes and problems are derived from the configuration and from Annotated.
+	// settings, rules, wishes and problems are derived from the configuration, from the namespace and labels, and from Annotated.
 	settings memoryqos.Settings
 	rules    config.AnnotationRules
 	wishes   map[string]config.Wishes // a cache by container, "" for the pod
