@@ -141,17 +141,23 @@ func TestPictureOfThePageInChromium(t *testing.T) {
 	}
 }
 
-// `make run` ends with the address of the page, which is served until Ctrl-C, also where nothing is allocated.
+// `make run` ends with the address of the page, which is served until Ctrl-C, also where nothing is allocated. Beside JSON it is on stderr.
 func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	demo := filepath.Join(t.TempDir(), "demo")
 	must(t, build(demo, "./demo"))
-	for name, config := range map[string]string{"placed": "profile: Full\n", "nothing allocated": "profile: QoS\n"} {
+	for name, test := range map[string]struct{ config, output string }{"placed": {"profile: Full\n", "table"}, "nothing allocated": {"profile: QoS\n", "table"}, "JSON": {"", "json"}} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), demo, "--plugin", binary, "--machine", "../testdata/machines/demo.yaml", "--config", file(t, "config.yaml", config), "../testdata/pods/6-api.yaml")
-			var errOut strings.Builder
-			cmd.Stderr = &errOut
-			out, err := cmd.StdoutPipe()
+			cmd := exec.CommandContext(t.Context(), demo, "--plugin", binary, "--machine", "../testdata/machines/demo.yaml", "--config", file(t, "config.yaml", test.config), "-o", test.output, "../testdata/pods/6-api.yaml")
+			var other strings.Builder
+			cmd.Stdout, cmd.Stderr = &other, &other
+			pipe := cmd.StdoutPipe
+			if test.output == "json" {
+				cmd.Stderr, pipe = nil, cmd.StderrPipe
+			} else {
+				cmd.Stdout = nil
+			}
+			out, err := pipe()
 			must(t, err)
 			must(t, cmd.Start())
 			lines, page := bufio.NewScanner(out), ""
@@ -160,14 +166,17 @@ func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
 			}
 			response, err := http.Get(page)
 			if err != nil {
-				t.Fatalf("%v: %s", err, &errOut)
+				t.Fatalf("%v: %s", err, &other)
 			}
 			text, err := io.ReadAll(response.Body)
 			must(t, errors.Join(err, response.Body.Close()))
 			wantAll(t, string(text), "<title>NUMA memory map</title>")
 			must(t, cmd.Process.Signal(os.Interrupt))
 			if err := cmd.Wait(); err != nil {
-				t.Errorf("after Ctrl-C: %v: %s", err, &errOut)
+				t.Errorf("after Ctrl-C: %v: %s", err, &other)
+			}
+			if test.output == "json" && !json.Valid([]byte(other.String())) {
+				t.Errorf("no JSON: %s", &other)
 			}
 		})
 	}
