@@ -23,7 +23,7 @@ func newExplainCommand() *cobra.Command {
 		Short: "Say why a pod's containers are where they are, or why not, and how their values come about",
 		Long: `Explain asks the running daemon why each container of a pod has its NUMA nodes (the sets of nodes that were considered, and
 why each was not taken) or was rejected, and shows the arithmetic of memory.min, memory.low and memory.high. A pod is named
-by namespace and name, by its name alone, or by its UID.
+by namespace and name, by its name alone, or by its UID. "pod/" before it is left out: -n names a namespace called pod.
 
 With --state-file no daemon is asked: the file, the plugin's or a kubelet's, says what is allocated, of pods by their UID, and
 the Topology Manager's policy is the configuration's.
