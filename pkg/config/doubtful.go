@@ -5,6 +5,8 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -33,6 +35,13 @@ func (c Config) doubtful() (warnings []string) {
 		if c.MemoryManagerPolicy == MemoryManagerNone && placementKeys[key] {
 			changed := !reflect.DeepEqual(ours.Field(i).Interface(), defaults.Field(i).Interface())
 			warn(key, changed, "has no effect: memoryManagerPolicy is None, which places nothing")
+		}
+	}
+	for _, key := range c.places.doc.Scalars() {
+		if strings.HasSuffix(key, "memory") || strings.HasSuffix(key, "memory.available") || key == "maxMigrationBytes" {
+			text := c.places.doc.Text(key)
+			bytes, err := strconv.Atoi(text)
+			warn(key, err == nil && bytes > 0 && bytes < 1<<20, "%s is in bytes, did you mean %[1]sMi?", text)
 		}
 	}
 	for _, key := range qosKeys {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -114,6 +115,9 @@ func (d *Document) Has(path string) bool {
 
 // Text returns a scalar as the file has it; empty for other fields.
 func (d *Document) Text(path string) string { return d.texts[path] }
+
+// Scalars returns the paths of the fields that have a Text, sorted.
+func (d *Document) Scalars() []string { return slices.Sorted(maps.Keys(d.texts)) }
 
 // Errorf returns an *Error about a field. A field that the file leaves out is placed at the nearest one above it.
 func (d *Document) Errorf(path, format string, args ...any) error {
