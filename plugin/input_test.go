@@ -63,6 +63,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"far more than there can be":    {pod("{limits: {memory: 99999999999999999999Ei}}"), "standard input:8: spec.containers[0].resources.limits.memory: 99999999999999999999Ei is more than any machine has"},
 		"unknown field":                 {strings.Replace(pod("{}"), "image", "imgae", 1), `standard input:7: spec.containers[0]: unknown field "imgae", did you mean "image"?`},
 		"a limit in a wrong place":      {strings.Replace(pod("{}"), "image: app", "image: app\n      limits: {memory: 1Gi}", 1), `standard input:8: spec.containers[0]: unknown field "limits"`},
+		"unknown field of resources":    {pod("{tier: a}"), `standard input:8: spec.containers[0].resources: unknown field "tier"`},
 		"no containers":                 {"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n", "spec.containers: is empty"},
 		"no name":                       {strings.Replace(pod("{}"), "name: web", "labels: {}", 1), "metadata.name"},
 		"name that is a path":           {strings.Replace(pod("{}"), "name: web", "name: ../web", 1), `metadata.name: "../web"`},

@@ -327,6 +327,8 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 			"skipped kinds that are not known, and may make pods: 1 Deploymet (did you mean \"Deployment\"?), 1 SparkApplication")},
 		"fields of a newer Kubernetes": {strings.Replace(strings.Replace(pod("{}"), "image: app", "image: app\n      brandNew: {a: [1]}", 1), "spec:", "spec:\n  brandNew: 1\n  initContainers: [{name: a, newer: 1}, {name: b, newer: 2}]", 1), nil, "[web web web]",
 			said("skipped fields that are not known: 1 spec.brandNew, 1 spec.containers[].brandNew, 2 spec.initContainers[].newer")},
+		"a field of a newer Kubernetes near to a known one": {strings.NewReplacer("name: web", "name: web, resourceVersion: '1'", "image: app", "images: app").Replace(pod("{}")), nil, "[web]",
+			said("skipped fields that are not known: 1 spec.containers[].images")},
 		"no unit": {pod("{requests: {memory: 128}, limits: {memory: 128}}"), nil, "[web]", said("memory of less than 1Mi (default/web, container app: 128 bytes): is a unit missing?")},
 		"no units": {pod("{limits: {memory: 128}}") + "---\n" + strings.Replace(pod("{limits: {memory: 64k}}"), "web", "two", 1), nil, "[web two]",
 			said("memory of less than 1Mi (default/web, container app: 128 bytes, and 1 more): is a unit missing?")},

@@ -287,7 +287,7 @@ func (m *Manifests) readObject(o object) error {
 		}
 		*status = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} // it may have fields of a newer Kubernetes
 	}
-	text, err := o.checked(kind.of, m.skip)
+	text, err := o.checked(kind.of, m.skip(scalar(field(o.node, "metadata"), "resourceVersion") != ""))
 	if err != nil {
 		return err
 	}
@@ -306,16 +306,18 @@ var resourceField = regexp.MustCompile(`^(limits|requests|claims|resources|cpu|m
 
 var anyIndex = regexp.MustCompile(`\[\d+\]`)
 
-// skip skips a field of a newer Kubernetes.
-func (m *Manifests) skip(path, field string, err error) bool {
-	if resourceField.MatchString(field) {
-		return false
+// skip skips fields of a newer Kubernetes. One that is near to a known one is misspelled, unless an API server has taken the object.
+func (m *Manifests) skip(served bool) strictyaml.Unknown {
+	return func(path, field string, near bool, err error) bool {
+		if near && !served || resourceField.MatchString(field) || strings.Contains(path, "resources") {
+			return false
+		}
+		name := strings.TrimPrefix(anyIndex.ReplaceAllString(path, "[]")+"."+field, ".")
+		if m.fields[name]++; m.fields[name] == 1 {
+			m.Unknown = strictyaml.Join(m.Unknown, err)
+		}
+		return true
 	}
-	name := strings.TrimPrefix(anyIndex.ReplaceAllString(path, "[]")+"."+field, ".")
-	if m.fields[name]++; m.fields[name] == 1 {
-		m.Unknown = strictyaml.Join(m.Unknown, err)
-	}
-	return true
 }
 
 // jobEnded reports whether a Job with this status makes no more pods.

@@ -30,9 +30,9 @@ func Documents(name string, data []byte) ([]*yaml.Node, error) {
 // Leaf judges a node of a type that reads itself.
 type Leaf func(of reflect.Type, n *yaml.Node) error
 
-// Unknown judges a field that its type lacks and whose name is near to none there, by the path of what has it, its name, and the error that
+// Unknown judges a field that its type lacks, by the path of what has it, its name, whether that is near to a name there, and the error that
 // it is otherwise: true has it removed from the node.
-type Unknown func(path, field string, err error) bool
+type Unknown func(path, field string, near bool, err error) bool
 
 // Check checks the names and kinds of a node's fields against a Go type with json tags, as Kubernetes' API types are, and
 // decodes nothing. name is the file, path where in it the node is. What merge keys (<<) bring is left unchecked.
@@ -89,7 +89,7 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 		}
 		hint := spelling.Hint(key, slices.Sorted(maps.Keys(fields)))
 		err := c.errorf(keyNode, path, "unknown field %s%s", Quote(key), hint)
-		if hint == "" && c.unknown(path, key, err) {
+		if c.unknown(path, key, hint != "", err) {
 			removed = append(removed, keyNode, value)
 			return nil
 		}
