@@ -149,6 +149,7 @@ func TestManifestsThatAreRefusedWithStrict(t *testing.T) {
 		"a kind that is not known":  {pod("{}") + "---\n---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: a}\n", `standard input:11: kind "Rollout" of apiVersion "argoproj.io/v1alpha1" is not known, and may make pods; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob, a List of them, or a kind of Kubernetes that makes no pods`},
 		"a misspelled kind":         {pod("{}") + "---\n" + strings.Replace(pod("{}"), "Pod", "Podd", 1), `standard input:10: kind "Podd" of apiVersion "v1" is not known, did you mean "Pod"?`},
 		"an unknown field":          {strings.Replace(pod("{}"), "spec:", "spec:\n  brandNew: 1", 1), `standard input:5: spec: unknown field "brandNew"`},
+		"memory without a unit":     {pod("{limits: {memory: 128}}"), "memory of less than 1Mi (default/web, container app: 128 bytes): is a unit missing?"},
 		"an unknown kind in a list": {pod("{}") + "---\napiVersion: v1\nkind: List\nitems:\n  - {apiVersion: apps/v1, kind: Servce, metadata: {name: a}}\n", `standard input:13: items[0]: kind "Servce" of apiVersion "apps/v1" is not known`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,7 @@ Exit status: 0 when every container was admitted, 1 when one was rejected or lef
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
 	flags.StringArrayVar(&o.expectRejected, "expect-rejected", nil, "POD/CONTAINER that must be rejected, and is then no failure; repeatable")
-	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names; a kind or field that is not known is an error")
+	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names; a kind or field that is not known, or memory of less than 1Mi, is an error")
 	flags.StringVar(&o.nodeName, "node", "", "take only the pods on this node (spec.nodeName), and those that are on none")
 	flags.StringVar(&o.cpuManagerPolicy, "cpu-manager-policy", "", "the kubelet's CPU manager policy: none or static; without it the machine file's holds, else none")
 	flags.StringVar(&o.reservedCPUs, "reserved-cpus", "", "CPUs that the kubelet keeps (0-1,64), in place of the machine file's reservedSystemCPUs")
@@ -130,6 +130,10 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if o.strict && read.Unknown != nil {
 		return read.Unknown
 	}
+	doubtful := read.Doubtful()
+	if o.strict && doubtful != "" {
+		return errors.New(doubtful)
+	}
 	nodes, err := read.OnNode(o.nodeName)
 	if err != nil {
 		return fmt.Errorf("--node: %w", err)
@@ -154,7 +158,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if o.nodeName == "" && len(nodes) > 1 {
 		notes = append(notes, fmt.Sprintf("the pods are on %d nodes (as %s) and were simulated on one machine: --node takes those of one", len(nodes), strings.Join(nodes[:min(len(nodes), 3)], ", ")))
 	}
-	if doubtful := read.Doubtful(); doubtful != "" {
+	if doubtful != "" {
 		notes = append(notes, doubtful)
 	}
 	for _, note := range append(notes, read.LeftOut()...) {
@@ -205,7 +209,7 @@ func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simu
 	}
 	defer node.Close()
 	with := agent.Options{Config: c, Machine: of.Machine, Log: log}
-	if o.podInfo == "kubelet" {
+	if o.podInfo == "kubelet" && c.AsksPodAPI() {
 		with.Providers = []podinfo.Provider{simulator.PodAPI(of.Pods)}
 	}
 	decides, stop, err := startAgent(ctx, node, with)

@@ -27,6 +27,7 @@ type simulatedJSON struct {
 		Namespace, Pod, Container, QOSClass, Reason, CpusetMems string
 		Admitted                                                bool
 		NUMANodes                                               []int
+		OOMScoreAdj                                             int64
 		Memory                                                  map[string]any
 		OCI                                                     map[string]any
 	}
@@ -65,6 +66,29 @@ func TestSimulateTheTaskPage(t *testing.T) {
 	}
 	if got := result.Ancestors[0]; got["cgroup"] != "kubepods" || got["memoryMin"] != container.Memory["min"] {
 		t.Errorf("the first ancestor is %v, the container has %v", got, container.Memory)
+	}
+}
+
+// TestSimulateWhoIsKilledFirst: a PriorityClass counts where the daemon would know it.
+func TestSimulateWhoIsKilledFirst(t *testing.T) {
+	t.Parallel()
+	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: db}\nspec: {priorityClassName: db, containers: [{name: app, image: i}]}\n"
+	const rule = "annotationRules: [{namespaces: ['*'], priorityClasses: {db: last}}]\n"
+	for name, test := range map[string]struct {
+		config string
+		flags  []string
+		want   int64
+	}{
+		"by PriorityClass": {config: rule, want: -997},
+		"no pod API":       {config: rule, flags: []string{"--pod-info", "none"}, want: 1000},
+		"none configured":  {config: rule + "requestSources: [oomscore]\n", want: 1000},
+		"profile NUMA":     {config: rule + "profile: NUMA\n", want: 1000},
+		"no rule":          {want: 1000},
+	} {
+		flags := append([]string{"--machine", taskPageMachine, "--config", file(t, "config.yaml", test.config)}, test.flags...)
+		if got := simulateJSON(t, manifest, exitOK, flags...).Containers[0].OOMScoreAdj; got != test.want {
+			t.Errorf("%s: oom_score_adj is %d, want %d", name, got, test.want)
+		}
 	}
 }
 

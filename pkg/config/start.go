@@ -28,6 +28,9 @@ func (c Config) StartKeys(next Config) (keys []string) {
 	return keys
 }
 
+// AsksPodAPI reports whether requestSources have the daemon ask the kubelet's pod API or the API server.
+func (c Config) AsksPodAPI() bool { return c.podAPIs() != "" }
+
 // podAPIs are the sources that connections are made to. The others are read from events, and may change at any time.
 func (c Config) podAPIs() string {
 	if len(c.RequestSources) == 0 {

@@ -40,15 +40,17 @@ type Outcome struct {
 	Request pods.Estimate
 	// Unplaced is why it was rejected or runs without NUMA nodes; nil if the container has its place, or needs none.
 	Unplaced *Rejection
-	// Pinning is that of its View.
-	Pinning string
+	// Pinning and OOMScore are those of its View.
+	Pinning  string
+	OOMScore *OOMScore
 }
 
 // Outcome returns the decision about a container of a living pod; zero if it is unknown. It costs less than a View.
 func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 	if p := l.pods[pod]; p != nil {
 		if i := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == name }); i >= 0 {
-			o.Request, o.Pinning = p.derived.runs[i].request, p.containers[i].Pinning
+			c := p.containers[i]
+			o.Request, o.Pinning, o.OOMScore = p.derived.runs[i].request, c.Pinning, c.OOMScore
 		}
 	}
 	newest := slices.IndexFunc(l.state.Rejections, func(r Rejection) bool { return r.UID == pod && r.Container == name })

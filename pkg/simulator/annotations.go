@@ -51,22 +51,6 @@ func (n *Node) rulesFor(pod *corev1.Pod) config.AnnotationRules {
 	return n.config.AnnotationRulesFor(config.Subject{Namespace: pod.Namespace, Labels: pod.Labels})
 }
 
-// wishes returns what a container's pod may wish for, and what it gets.
-func (n *Node) wishes(pod *corev1.Pod, container string) (config.AnnotationRules, config.Wishes) {
-	rules := n.rulesFor(pod)
-	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(container, rules)
-	return rules, wishes
-}
-
-// oomScore is the oom_score_adj of the processes of a container with these wishes.
-func (n *Node) oomScore(pod *corev1.Pod, spec *corev1.Container, rules config.AnnotationRules, wishes config.Wishes) int64 {
-	score, _ := rules.OOMScoreAdj(wishes, pod.Spec.PriorityClassName)
-	if score == nil || n.config.DryRun() || n.config.Profile == config.ProfileNUMA {
-		return n.oomScoreAdj(pod, spec)
-	}
-	return *score
-}
-
 // problems are those of a pod and its containers.
 func problems(pod *corev1.Pod, rules config.AnnotationRules) []config.Problem {
 	var names []string

@@ -45,7 +45,7 @@ type Direct struct {
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
 func Connect[S nriplugin.Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
 	d := &Direct{agent: decides, tree: tree, pods: map[string]ledger.Pod{}, containers: map[string]*api.Container{}}
-	d.session = decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
+	d.session = decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true, OOMScores: true}, d.update)
 	_, err := d.session.Synchronize(ctx, nil, nil)
 	return d, err
 }

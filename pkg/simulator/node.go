@@ -127,6 +127,9 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
+	if decided.OOMScore != nil {
+		note.OOMScoreAdj = decided.OOMScore.Value
+	}
 	switch {
 	case decided.Unplaced != nil:
 		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced.Text)
@@ -147,10 +150,11 @@ const unpinned = "runs unpinned: "
 func textOf(err error) string { return status.Convert(err).Message() }
 
 func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
-	rules, wishes := n.wishes(pod, spec.Name)
+	rules := n.rulesFor(pod)
+	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, rules)
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
-		OOMScoreAdj: n.oomScore(pod, spec, rules, wishes), Defaults: rules.Sets(wishes), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
+		OOMScoreAdj: n.oomScoreAdj(pod, spec), Defaults: rules.Sets(wishes), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
 	}
 	if bytes, limited := memoryLimit(pod); limited {
 		note.podMax = uint64(bytes)
