@@ -25,7 +25,7 @@ var keyTexts = []string{
 	"annotationRules: [{namespaces: [a], defaults: {memory-high: %s}}]", "annotationRules: [{namespaces: [a], defaults: {oom-score-adj: %s}}]",
 	"annotationRules: [{namespaces: [a], defaults: {cache-room: %s}}]", "annotationRules: [{namespaces: [a], defaults: {stall-guard: %s}}]",
 	"annotationRules: [{namespaces: [a], allowedAnnotations: %s}]", "annotationRules: [{namespaces: [a], allowedAnnotations: [%s]}]",
-	"annotationRules: [{namespaces: [a], priorityClasses: {db: %s}}]", "annotationRules: [{namespaces: [a], priorityClasses: %s}]",
+	"annotationRules: [{namespaces: [a], priorityClasses: {db: %s}}]", "annotationRules: [{namespaces: [a], priorityClasses: %s}]", "annotationRules: [{namespaces: [a], priorityClasses: {%s: first}}]",
 	"annotationRules: [{labels: %s}]", "annotationRules: [{labels: {a: %s}}]", "annotationRules: [{labels: {a: b}, namespaces: %s}]",
 	"annotationRules: [{labels: {}, namespaces: %s}]", "annotationRules: [{labels: {a: b}, defaults: %s}]", "annotationRules: [{labels: {a: b}, name: %s}]",
 	"annotationRules: [{namespaces: [a], minimumThrottlingFactor: %s}]", "requestSources: [%s]", "requestSources: [swap, %s]",

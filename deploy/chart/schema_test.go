@@ -96,6 +96,7 @@ type schema struct {
 	Properties           map[string]schema `json:"properties,omitempty"`
 	PatternProperties    map[string]schema `json:"patternProperties,omitempty"`
 	AdditionalProperties any               `json:"additionalProperties,omitempty"`
+	PropertyNames        *schema           `json:"propertyNames,omitempty"`
 	Not                  *schema           `json:"not,omitempty"`
 	If                   *schema           `json:"if,omitempty"`
 	Then                 *schema           `json:"then,omitempty"`
@@ -131,6 +132,7 @@ const (
 	aWeight    = `[ ]*([^=, ]+[ ]*=[ ]*0*([0-9]{1,2}|100))?[ ]*`
 	aCharacter = `([^]\\-]|\\.)`
 	aGlob      = `([^\\[]|\\.|\[\^?(` + aCharacter + `(-` + aCharacter + `)?)+\])+`
+	aName      = `[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
 	aScore     = `[+]?0*(1000|[0-9]{1,3})|-0*(99[0-7]|9[0-8][0-9]|[0-8]?[0-9]?[0-9])`
 	zero       = `[+]?[0.]*([eE].*)?`
 	zeroBytes  = "^(" + zero + "([kMGTPE]|[KMGTPE]i)?)$"
@@ -274,7 +276,7 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			s.Properties, s.AdditionalProperties, s.Type = nil, anything.want("a value, or a pattern such as *"), []string{"object"}
 		}
 		if path == "annotationRules[].priorityClasses" {
-			s.Properties, s.AdditionalProperties = nil, score()
+			s.Properties, s.AdditionalProperties, s.PropertyNames = nil, score(), &schema{Pattern: whole(aName)}
 		}
 		if strings.HasSuffix(path, ".limits") {
 			s.Type, s.MinProperties = []string{"object"}, 1

@@ -15,7 +15,7 @@ import (
 var placementKeys = map[string]bool{
 	"topologyManagerPolicy": true, "topologyManagerScope": true, "topologyManagerPolicyOptions": true, "podLevelResourceManagers": true,
 	"onUnsatisfiable": true, "onConflict": true, "resourceSlices": true, "verifyHugepages": true, "exposeAssignedMemset": true, "unpinnedMemoryPolicy": true,
-	"maxMigrationBytes": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
+	"maxMigrationBytes": true, "evictRejectedAfter": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
 }
 
 // qosKeys do nothing where the profile leaves Memory QoS to the kubelet.
@@ -50,6 +50,8 @@ func (c Config) doubtful() (warnings []string) {
 	last := slices.IndexFunc(c.AnnotationRules, AnnotationRule.all)
 	for i, rule := range c.AnnotationRules {
 		warn(fmt.Sprintf("annotationRules[%d]", i), last >= 0 && i > last, "has no effect: annotationRules[%d] matches all pods", last)
+		warn(fmt.Sprintf("annotationRules[%d].priorityClasses", i), len(rule.PriorityClasses) > 0 && !c.AsksPodAPI(),
+			"has no effect: requestSources has neither kubelet nor apiserver, which know a pod's PriorityClass; nor has the rule's default of oom-score-adj")
 		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {
 			warn(fmt.Sprintf("annotationRules[%d].minimumThrottlingFactor", i), least > *factor,
 				"%g is above memoryThrottlingFactor %g: pods without the annotation have a smaller factor than any that they may choose", least, *factor)
@@ -60,7 +62,8 @@ func (c Config) doubtful() (warnings []string) {
 	warn("cacheRoom", c.Profile != ProfileNUMA && c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
 	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
-	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.onUnsatisfiable() == Unpinned, "has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned")
+	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.DryRun(), "has no effect: under profile Observe nothing is refused")
+	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.onUnsatisfiable() == Unpinned && !c.DryRun() && c.MemoryManagerPolicy != MemoryManagerNone, "has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned")
 	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && !c.Events, "without events: true only this daemon's log says why a pod was evicted")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
 	warn("dra.publishNodeAllocatable", !c.DRA.Enabled && c.DRA.PublishNodeAllocatable, "has no effect: dra.enabled is false")

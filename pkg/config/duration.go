@@ -15,7 +15,7 @@ type Duration time.Duration
 const DurationPattern = `^(0s?|([3-9][0-9]|[1-9][0-9]{2,4})s|[1-9][0-9]{0,3}m([0-9]{1,2}s)?|[1-9][0-9]{0,3}h([0-9]{1,2}m)?([0-9]{1,2}s)?)$`
 
 // DurationWanted says so in an error.
-const DurationWanted = "0, or a duration of at least 30s such as 5m"
+const DurationWanted = "0, or a duration from 30s to 9999h such as 5m"
 
 var durationPattern = regexp.MustCompile(DurationPattern)
 

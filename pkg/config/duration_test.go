@@ -24,7 +24,7 @@ func TestDuration(t *testing.T) {
 	}
 	for _, text := range []string{"29s", "5", "5min", "-5m", "0.5h", "1d", "5m 30s", "10000h", "never", "500ms", "1h90"} {
 		_, err := Files(nil).Parse("c.yaml", []byte("evictRejectedAfter: "+text))
-		want := fmt.Sprintf("c.yaml:1: evictRejectedAfter: want 0, or a duration of at least 30s such as 5m, got %q", text)
+		want := fmt.Sprintf("c.yaml:1: evictRejectedAfter: want 0, or a duration from 30s to 9999h such as 5m, got %q", text)
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}

@@ -182,6 +182,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"default wrong":           {"annotationRules:\n- namespaces: [a]\n  defaults:\n    numa: always", `c.yaml:4: annotationRules[0].defaults.numa: Unsupported value: "always": supported values: "none", "preferred", "required"`},
 		"default below minimum":   {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.5, defaults: {throttling-factor: 0.4}}]", `c.yaml:1: annotationRules[0].defaults.throttling-factor: Invalid value: "0.4": must be at least the administrator's minimumThrottlingFactor 0.5`},
 		"class of the node's own": {"annotationRules:\n- namespaces: [a]\n  priorityClasses:\n    db: -1000", `c.yaml:4: annotationRules[0].priorityClasses.db: must be first, last or a whole number from -997 to 1000, got "-1000"`},
+		"class that is no name":   {"annotationRules: [{namespaces: [a], priorityClasses: {Bad_Name: first}}]", `c.yaml:1: annotationRules[0].priorityClasses: want names of PriorityClasses such as team-db, got "Bad_Name"`},
 		"default order":           {"annotationRules: [{namespaces: [a], defaults: {oom-score-adj: never}}]", `c.yaml:1: annotationRules[0].defaults.oom-score-adj: Invalid value: "never": must be first, last or a whole number from -997 to 1000`},
 		"rule factor":             {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: -1}]", "c.yaml:1: annotationRules[0].minimumThrottlingFactor: want 0 to 1, got -1"},
 		"bad annotation":          {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},

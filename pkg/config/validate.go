@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
@@ -139,8 +141,11 @@ func (c Config) validateRules() error {
 			errs = append(errs, c.validateDefault(field+".defaults", key, rule))
 		}
 		for _, class := range slices.Sorted(maps.Keys(rule.PriorityClasses)) {
-			if _, ok := oomScoreAdj(rule.PriorityClasses[class]); !ok {
-				errs = append(errs, c.Errorf(field+".priorityClasses."+class, "%s, got %s", wantOOMScoreAdj, strictyaml.Quote(rule.PriorityClasses[class])))
+			at := field + ".priorityClasses"
+			if len(validation.IsDNS1123Subdomain(class)) > 0 {
+				errs = append(errs, c.Errorf(at, "want names of PriorityClasses such as team-db, got %s", strictyaml.Quote(class)))
+			} else if _, ok := oomScoreAdj(rule.PriorityClasses[class]); !ok {
+				errs = append(errs, c.Errorf(at+"."+class, "%s, got %s", wantOOMScoreAdj, strictyaml.Quote(rule.PriorityClasses[class])))
 			}
 		}
 		for j, key := range rule.AllowedAnnotations {

@@ -62,7 +62,7 @@ On this page a node is a NUMA node.
   Here the kubelet has admitted the pod, and the plugin refuses its container: the pod is Pending with ` + "`CreateContainerError`" + `, and the kubelet
   tries again until there is room, or until [` + "`evictRejectedAfter`" + `](troubleshooting.md#a-pod-is-rejected).
 - **Memory follows exclusive CPUs** and goes past groups by default (` + "[`onConflict: CPUs`](configuration.md#keys)" + `).
-- **[Who is OOM-killed first](oom.md#who-is-killed-first)** pods can say.
+- **The order of OOM kills** can be [configured](oom.md#who-is-killed-first).
 - **[Nodes without memory](devices.md#nodes-without-memory)** are not in the node map.
 - **[Memory QoS](kubernetes-versions.md#where-our-memory-qos-values-differ)** has other defaults.
 
