@@ -79,6 +79,7 @@ func TestPageInChromium(t *testing.T) {
 		"an ancestor":             "kubepods.slice/kubepods-burstable.slice",
 		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
 		"a rejection":             "worker, 14×: policy restricted, scope container: only nodes 0-2 together have room",
+		"who bars it":             "\nin the way: default/database/postgres, which has node 0 alone",
 		"a pod's rejections":      "<td>15×</td>",
 		"its other container":     "proxy: policy restricted",
 		"a pod that runs":         ">Unpinned (1 pod)</summary>",
