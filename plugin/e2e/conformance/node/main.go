@@ -91,8 +91,8 @@ func runSuites() error {
 		if err := os.MkdirAll(report, 0o755); err != nil {
 			return fmt.Errorf("make a folder for the report: %w", err)
 		}
-		cmd := exec.Command(setup.E2ENode, append(choice,
-			"--k8s-bin-dir="+programs, "--kubelet-config-file="+baseConfig, "--prepull-images=false",
+		cmd := exec.Command(programs+"/e2e_node", append(choice, // the kubelet is beside it
+			"--kubelet-config-file="+baseConfig, "--prepull-images=false",
 			"--container-runtime-endpoint=unix:///run/containerd/containerd.sock", "--container-runtime-process-name=/usr/bin/containerd",
 			"--report-dir="+report, "--ginkgo.junit-report="+report+".xml", "--ginkgo.v", "--ginkgo.no-color",
 			"--ginkgo.timeout="+limit.String(), "--ginkgo.focus-file="+file)...)
@@ -120,7 +120,7 @@ func prepare(plugin bool) error {
 	if plugin {
 		inFront = setup.Conformance
 	}
-	if err := errors.Join(os.Symlink(inFront, programs+"/kubelet"), os.Symlink(setup.Conformance, tools+"/sudo")); err != nil {
+	if err := errors.Join(os.Symlink(inFront, programs+"/kubelet"), os.Symlink(setup.E2ENode, programs+"/e2e_node"), os.Symlink(setup.Conformance, tools+"/sudo")); err != nil {
 		return err
 	}
 	if out, err := exec.Command("ctr", "-n", "k8s.io", "images", "import", "--local", setup.SuiteImageTar).CombinedOutput(); err != nil {
