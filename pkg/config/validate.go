@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"maps"
 	glob "path"
+	"regexp"
 	"slices"
 	"strconv"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
@@ -119,6 +118,9 @@ func (c Config) validateSources() error {
 	return strictyaml.Join(errs...)
 }
 
+// objectName is what the API server admits as the name of a PriorityClass (RFC 1123's subdomain), but for its length.
+var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
 func (c Config) validateRules() error {
 	var errs []error
 	for i, rule := range c.AnnotationRules {
@@ -142,7 +144,7 @@ func (c Config) validateRules() error {
 		}
 		for _, class := range slices.Sorted(maps.Keys(rule.PriorityClasses)) {
 			at := field + ".priorityClasses"
-			if len(validation.IsDNS1123Subdomain(class)) > 0 {
+			if !objectName.MatchString(class) {
 				errs = append(errs, c.Errorf(at, "want names of PriorityClasses such as team-db, got %s", strictyaml.Quote(class)))
 			} else if _, ok := oomScoreAdj(rule.PriorityClasses[class]); !ok {
 				errs = append(errs, c.Errorf(at+"."+class, "%s, got %s", wantOOMScoreAdj, strictyaml.Quote(rule.PriorityClasses[class])))

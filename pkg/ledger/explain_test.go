@@ -58,7 +58,7 @@ func TestWhatIsExplained(t *testing.T) {
 			"0, 4Gi of memory", ""},
 		"a pod that is not placed": {single + "\ntopologyManagerScope: pod\npodLevelResourceManagers: true", []Event{claimed(claimPod("a", ""), "main", 10*gi),
 			claimed(claimPod("b", ""), "main", 10*gi), asPod},
-			"nodes 0-1 together have room, but the policy admits no more nodes than an empty machine needs", "UnexpectedAdmissionError"},
+			"nodes 0-1 together have room, but the policy admits one node", "UnexpectedAdmissionError"},
 		"a container with a claim": {"dra: {enabled: true}", []Event{PrepareClaim{claimOf("a", []string{"web"}, on(1, gi))}, claimed(web, "main", gi, claims.Ref{UID: "uid-a"})}, "", ""},
 		"a claim that is not prepared": {"dra: {enabled: true}", []Event{claimed(web, "main", gi, claims.Ref{UID: "uid-a"})},
 			"", "ClaimNotPrepared"},

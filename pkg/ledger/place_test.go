@@ -93,8 +93,9 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
 func TestWhoIsInTheWayOfARejection(t *testing.T) {
 	l := newLedger(t, "topologyManagerPolicy: restricted")
 	effects := l.after(claimed(claimPod("small", ""), "main", 1<<30), claimed(claimPod("large", ""), "main", 20<<30))
-	const want = "default/small, container main, on node 0"
-	if got := l.View().Rejections[0].BarredBy; got != want {
+	const want = "\nin the way: default/small, container main, on node 0\n" +
+		"what helps: all of these containers end and start again later, or a request that one NUMA node has free, or, without NUMA nodes, the annotation numa: preferred"
+	if got := l.View().Rejections[0].Why(); !strings.HasSuffix(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	if text := effects.Err.Error(); strings.Contains(text, "small") || !strings.Contains(text, "nodes 0-1 together have room, but containers use a part of them (node 0) already") {

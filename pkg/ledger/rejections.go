@@ -28,9 +28,10 @@ type Refusal struct {
 
 // cause is why a container could not be placed.
 type cause struct {
-	reason   memorymanager.Reason
-	text     string // may have a line for each NUMA node
-	barredBy string // as in Rejection
+	reason memorymanager.Reason
+	text   string // may have a line for each NUMA node
+	// as in Rejection
+	barredBy, helps string
 }
 
 // reject counts and stores the rejection of a container that could not be placed as requested.
@@ -42,7 +43,7 @@ func (l *Ledger) reject(c *container, why cause, refused bool) *Rejection {
 	count[why.reason.String()]++
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
-		Reason: why.reason.String(), Text: why.text, BarredBy: why.barredBy, Refused: refused,
+		Reason: why.reason.String(), Text: why.text, BarredBy: why.barredBy, Helps: why.helps, Refused: refused,
 	}
 	l.storeRejection(rejection)
 	return &rejection
@@ -84,6 +85,9 @@ func (l *Ledger) causeOf(err error) cause {
 		if p := l.pods[h.Pod]; p != nil {
 			holders = append(holders, fmt.Sprintf("%s/%s, container %s, on %s", p.Namespace, p.Name, h.Container, h.Nodes.Named()))
 		}
+		if h.More > 0 {
+			holders = append(holders, fmt.Sprintf("and %d more on %s", h.More, h.Nodes.Named()))
+		}
 	}
-	return cause{rejection.Reason, rejection.Text(), strings.Join(holders, "; ")}
+	return cause{rejection.Reason, rejection.Text(), strings.Join(holders, "; "), rejection.Helps}
 }

@@ -193,15 +193,23 @@ type Rejection struct {
 	// BarredBy names the containers that keep this one from NUMA nodes with room. They may be in other namespaces, so it is for
 	// administrators.
 	BarredBy string `json:"barredBy,omitempty"`
+	// Helps is what would have the container placed, if its NUMA nodes have room.
+	Helps string `json:"helps,omitempty"`
 	// Refused is false if the container runs unpinned instead.
 	Refused bool `json:"refused"`
 }
 
-// Why is the text, and which containers are in the way, in lines.
+// Why is the text, which containers are in the way, and what helps, in lines.
 func (r Rejection) Why() string {
 	why := r.Text
 	if r.BarredBy != "" {
-		why += "\nin the way: " + r.BarredBy + "\nwhat helps: end it, so that it is placed anew beside this one, a request that one NUMA node has free, or, without NUMA nodes, the annotation numa: preferred"
+		why += "\nin the way: " + r.BarredBy
+	}
+	if r.Helps != "" {
+		why += "\nwhat helps: " + r.Helps
+		if r.Refused {
+			why += ", or, without NUMA nodes, the annotation numa: preferred"
+		}
 	}
 	return why
 }

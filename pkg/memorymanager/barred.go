@@ -10,35 +10,39 @@ import (
 type Holder struct {
 	Pod, Container string // UID and name
 	Nodes          nodeset.Set
+	// More is how many containers beyond those named have the same nodes. It is set for the last one named.
+	More int
 }
 
-// barred says which nodes have a request free although the policy or the groups keep the container from them, with a container on each group that
-// does; "" where memory is missing. Groups are the kubelet's rule: see Manager.
-func (m *Manager) barred(c Container) (text string, holders []Holder) {
+// barred says which nodes have a request free although the policy or the groups keep the container from them, with the containers on each group
+// that does, and what helps; "" where memory is missing. Groups are the kubelet's rule: see Manager.
+func (m *Manager) barred(c Container) (text, helps string, holders []Holder) {
 	h, known := m.hintsFor(c.Pod, c.Request)
 	nodes := h.roomiest()
 	switch {
 	case !known || nodes.Empty() || h.lawful(nodes) && nodes.Len() == 1:
-		return "", nil
-	case m.rules.OneNode && nodes.Len() > 1, m.rules.Insists && !h.minimal(nodes.Len()):
-		return fmt.Sprintf("%s together have room, but the policy admits no more nodes than an empty machine needs", nodes.Named()), nil
+		return "", "", nil
+	case m.rules.OneNode && nodes.Len() > 1:
+		return fmt.Sprintf("%s together have room, but the policy admits one node", nodes.Named()), "a request that one NUMA node has free", nil
+	case m.rules.Insists && !h.minimal(nodes.Len()):
+		return fmt.Sprintf("%s together have room, but the policy admits no more nodes than an empty machine needs", nodes.Named()),
+			"the policy best-effort, or a request that fewer NUMA nodes have free", nil
 	case h.lawful(nodes):
-		return "", nil
+		return "", "", nil
 	}
 	var used nodeset.Set
 	for rest := nodes &^ h.unused; !rest.Empty(); rest &^= m.groups[rest.First()] {
 		group := m.groups[rest.First()]
 		used |= group
-		if holder, ok := m.holder(group); ok {
-			holders = append(holders, holder)
-		}
+		holders = append(holders, m.holders(group)...)
 	}
 	if nodes.Len() == 1 {
 		return fmt.Sprintf("%s has room, but containers use it together with the rest of nodes %s: only a container that gets all of these may join them",
-			nodes.Named(), used), holders
+			nodes.Named(), used), "all of these containers end", holders
 	}
 	return fmt.Sprintf("%s together have room, but containers use a part of them (%s) already: a container gets several nodes only where nobody is, or where "+
-		"all who are there have exactly these nodes", nodes.Named(), used.Named()), holders
+			"all who are there have exactly these nodes", nodes.Named(), used.Named()),
+		"all of these containers end and start again later, or a request that one NUMA node has free", holders
 }
 
 // roomiest are the fewest nodes that have the request free, or about the fewest where it is of several types, whatever policy and groups say. It
@@ -62,14 +66,21 @@ func (h *hints) roomiest() (nodes nodeset.Set) {
 	return nodes
 }
 
-// holder is a container on exactly these nodes, the one with the lowest pod UID.
-func (m *Manager) holder(nodes nodeset.Set) (Holder, bool) {
+// namedHolders bounds the containers that a rejection names for each group.
+const namedHolders = 3
+
+// holders are the containers on exactly these nodes, those with the lowest pod UIDs by name.
+func (m *Manager) holders(nodes nodeset.Set) (named []Holder) {
 	for _, p := range m.list {
 		for _, c := range p.containers {
-			if span(c.blocks) == nodes {
-				return Holder{p.uid, c.name, nodes}, true
+			switch {
+			case span(c.blocks) != nodes:
+			case len(named) < namedHolders:
+				named = append(named, Holder{Pod: p.uid, Container: c.name, Nodes: nodes})
+			default:
+				named[namedHolders-1].More++
 			}
 		}
 	}
-	return Holder{}, false
+	return named
 }

@@ -166,6 +166,7 @@ func TestRejections(t *testing.T) {
 		err    string
 		// holders are who keeps the container from nodes with room
 		holders []memorymanager.Holder
+		helps   string
 	}{
 		"one node by itself is too small": {
 			nodes: seed, policy: topologymanager.SingleNUMANode, c: app("p", 150*gi), reason: memorymanager.TopologyAffinityError,
@@ -179,6 +180,7 @@ func TestRejections(t *testing.T) {
 				"node 1 has room, but containers use it together with the rest of nodes 0-1: only a container that gets all of these may join them: " +
 				"node 0 (group 0-1): 0 of 10Gi free, 1Gi needed; node 1 (group 0-1): 5Gi of 10Gi free, 1Gi needed",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
+			helps:   "all of these containers end",
 		},
 		"one container alone on a node bars the group": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
@@ -187,6 +189,15 @@ func TestRejections(t *testing.T) {
 				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
 				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0)}},
+			helps:   "all of these containers end and start again later, or a request that one NUMA node has free",
+		},
+		"of many containers on a node three are named": {
+			nodes: plain(2), policy: topologymanager.Restricted,
+			first: []memorymanager.Container{app("a", gi), app("b", gi), app("d", gi), app("e", gi), app("f", gi)}, c: app("g", 12*gi),
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0-1 together have room, but containers use a part of them (node 0) already",
+			holders: []memorymanager.Holder{
+				{Pod: "a", Container: "c", Nodes: nodeset.Of(0)}, {Pod: "b", Container: "c", Nodes: nodeset.Of(0)}, {Pod: "d", Container: "c", Nodes: nodeset.Of(0), More: 2}},
+			helps: "all of these containers end and start again later, or a request that one NUMA node has free",
 		},
 		"a container on each node bars the group, and one of those needed is named": {
 			nodes: plain(3), policy: topologymanager.BestEffort,
@@ -196,18 +207,21 @@ func TestRejections(t *testing.T) {
 				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
 				"node 0: 3Gi of 10Gi free, 12Gi needed; node 1: 4Gi of 10Gi free, 12Gi needed; node 2: 10Gi of 10Gi free, 12Gi needed",
 			holders: []memorymanager.Holder{{Pod: "b", Container: "c", Nodes: nodeset.Of(1)}},
+			helps:   "all of these containers end and start again later, or a request that one NUMA node has free",
 		},
 		"the policy wants as few nodes as an empty machine needs": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 7*gi), app("b", 7*gi)}, c: app("c", 5*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
 			err: "policy restricted, scope container: nodes 0-1 together have room, but the policy admits no more nodes than an empty machine needs: " +
 				"node 0: 3Gi of 10Gi free, 5Gi needed; node 1: 3Gi of 10Gi free, 5Gi needed",
+			helps: "the policy best-effort, or a request that fewer NUMA nodes have free",
 		},
 		"the policy wants one node": {
 			nodes: plain(2), policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "policy single-numa-node, scope container: nodes 0-1 together have room, but the policy admits no more nodes than an empty machine needs: " +
+			err: "policy single-numa-node, scope container: nodes 0-1 together have room, but the policy admits one node: " +
 				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
+			helps: "a request that one NUMA node has free",
 		},
 		"everything is full": {
 			nodes: plain(1), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 8*gi)}, c: app("b", 3*gi),
@@ -289,6 +303,9 @@ func TestRejections(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.holders, rejected.Holders); diff != "" {
 				t.Errorf("who keeps it from nodes with room: %s", diff)
+			}
+			if rejected.Helps != test.helps {
+				t.Errorf("what helps is %q, want %q", rejected.Helps, test.helps)
 			}
 			if diff := cmp.Diff(before, m.State()); diff != "" {
 				t.Errorf("the state changed: %s", diff)

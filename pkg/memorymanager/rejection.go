@@ -37,8 +37,10 @@ type Rejection struct {
 	Affinity *topologymanager.Hint
 	// Nodes are what each node has of the request; empty when no node could have changed the outcome.
 	Nodes []NodeAvailability
-	// Holders are containers that keep this one from nodes with room.
+	// Holders are containers that keep this one from nodes with room, a few of each group.
 	Holders []Holder
+	// Helps is what would have it placed; empty where nodes have no room.
+	Helps string
 }
 
 // NodeAvailability is what one node has of a request.
@@ -147,8 +149,9 @@ func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 // rejectNodes rejects a container for what the nodes have free, which it lists.
 func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
-	if barred, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil && (len(holders) > 0 || cause == noRoom) {
+	if barred, helps, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil && (len(holders) > 0 || cause == noRoom) {
 		r.Cause, r.Holders = strings.TrimPrefix(cause+": "+barred, noRoom+": "), holders
+		r.Helps = helps
 	}
 	for id := range m.all.All() {
 		node := NodeAvailability{Node: id, Group: m.groups[id]}
