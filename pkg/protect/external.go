@@ -30,7 +30,7 @@ func Overwritable() (all []Overwrite) {
 	return all
 }
 
-// Overwrites counts by level how often another writer changed a file.
+// Overwrites returns how often another writer changed a file, by level.
 func (p *Protector) Overwrites() map[Overwrite]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,8 +43,7 @@ type File struct {
 	Knob   cgroup.Knob
 }
 
-// OverwritesByFile counts how often another writer changed the files of the cgroups above the containers that are in the table: what
-// Overwrites counts by level, by cgroup.
+// OverwritesByFile returns how often another writer changed a file, for the cgroups above the containers that are in the table.
 func (p *Protector) OverwritesByFile() map[File]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,18 +61,18 @@ func (p *Protector) OverwritesByFile() map[File]uint64 {
 	return all
 }
 
-// A backoff is for a series of changes of one file by another writer. The first is repaired at once; each further one a little later,
-// so that a busy writer cannot keep us busy; and when the series goes on for long, the file is left to the periodic check. A
-// writer that comes once a minute, as the kubelet does, is answered at once every time.
+// backoff delays repairs in a series of changes of one file by another writer. The first change is repaired at once and each further one a
+// little later, so that a busy writer cannot keep this one busy. In a long series the file is left to the periodic check. A writer that
+// comes once a minute, like the kubelet, is always repaired at once.
 type backoff struct {
-	due   time.Time // when the newest is to be repaired; zero when it has been
+	due   time.Time // of the next repair; zero if none is due
 	began time.Time
 	last  time.Time
 	count int
 }
 
 const (
-	// seriesEnd is how long no change may come for the series to be over.
+	// seriesEnd is the time without changes that ends a series.
 	seriesEnd = 10 * time.Second
 	// firstDelay doubles with each change up to shortDelay. In a series that is longer than longSeries it is longDelay.
 	firstDelay = 25 * time.Millisecond
@@ -82,7 +81,6 @@ const (
 	longDelay  = 10 * time.Second
 )
 
-// add adds a change.
 func (b *backoff) add(now time.Time) {
 	if b.count == 0 || now.Sub(b.last) > seriesEnd+b.delay(now) {
 		*b = backoff{began: now}
@@ -91,7 +89,6 @@ func (b *backoff) add(now time.Time) {
 	b.count++
 }
 
-// delay is how long to wait with the next repair.
 func (b *backoff) delay(now time.Time) time.Duration {
 	switch {
 	case b.count == 0:
@@ -120,10 +117,10 @@ func (p *Protector) countExternalChange(c change) {
 	found, restored := logValues(c.index, f.have, f.want)
 	p.log.WithFields(logrus.Fields{
 		"cgroup": r.cgroup, "file": o.File, "found": found, "restored": restored, "times": p.overwrites[o],
-	}).Warnf("this file is changed externally again and again: %s", likelyWriter(r, knob, f.have))
+	}).Warnf("another writer changes this file repeatedly: %s", likelyWriter(r, knob, f.have))
 }
 
-// logValues are two values of one file for the log.
+// logValues formats two values of one file for the log.
 func logValues(index int, a, b uint64) (x, y any) {
 	if index == mems {
 		return nodeset.Set(a).String(), nodeset.Set(b).String()

@@ -39,7 +39,7 @@ func TestAForeignWriteIsRepairedAtOnceAndCounted(t *testing.T) {
 		t.Error(diff)
 	}
 	lines := n.log.AllEntries()
-	if len(lines) != 2 || !strings.Contains(lines[0].Message, "this file is changed externally again and again: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
+	if len(lines) != 2 || !strings.Contains(lines[0].Message, "another writer changes this file repeatedly: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
 		t.Errorf("%d lines, %v", len(lines), lines)
 	}
 }

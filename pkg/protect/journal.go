@@ -21,21 +21,20 @@ import (
 type Entry struct {
 	Cgroup string      `json:"cgroup"`
 	Knob   cgroup.Knob `json:"knob"`
-	// Unit is the systemd unit whose property was set with it, if any. It may be left out for a scope: runtimes set a
-	// container's values as properties of its scope.
+	// Unit is the systemd unit whose property was set too, if any. Note derives it for a scope, where runtimes set a container's values.
 	Unit string `json:"unit,omitempty"`
-	// Restore is the text that the kubelet wants in the file; "" where that is the kernel's default, or not known.
+	// Restore is the kubelet's value of the file; "" if that is the kernel's default, or unknown.
 	Restore string `json:"restore,omitempty"`
 }
 
-// JournalFile is the journal's name in the state folder.
+// JournalFile is the name of the journal in the state folder.
 const JournalFile = "knobs.json"
 
-// Journal remembers every knob that was written on this node and has not been restored. Only Wait, Flush and Close wait for the
-// disk. It is safe for concurrent use.
+// Journal records every knob that was written on this node and has not been restored. Only Wait, Flush and Close wait for the disk. It is
+// safe for concurrent use.
 //
-// Its file has the values of this boot's cgroups, which outlive the process and not the machine. So a change is a line at the file's end
-// without an fsync; now and then the whole file is replaced.
+// Cgroups outlive the process but not the machine, so a change is appended to the file without fsync. Sometimes the whole file is
+// replaced.
 type Journal struct {
 	now  func() time.Time
 	path string
@@ -43,36 +42,36 @@ type Journal struct {
 
 	mu        sync.Mutex
 	cgroups   map[string]journalRecord
-	newest    durable.Ticket  // of the newest knob
-	unpruned  []string        // cgroups that prune has yet to look at
-	pruning   map[string]bool // those that it is looking at, unless something was noted since
-	unwritten map[string]bool // cgroups whose change is not in the file
+	newest    durable.Ticket  // of the newest entry
+	unpruned  []string        // cgroups for the next calls of prune
+	pruning   map[string]bool // cgroups of the current prune about which nothing was noted since
+	unwritten map[string]bool // cgroups with changes that are not in the file
 	whole     bool            // the next write replaces the file
-	closed    bool            // so does each from now on
-	replacing bool            // the write under way does
-	size      int             // of the file when it was replaced, in bytes
+	closed    bool            // so does every later write
+	replacing bool            // the current write replaces the file
+	size      int             // bytes of the file when it was last replaced
 	added     int             // bytes since then
 }
 
-// journalRecord is what the journal knows of one cgroup.
+// journalRecord holds the entries of one cgroup.
 type journalRecord struct {
 	knobs map[cgroup.Knob]string // with Entry.Restore
 	unit  string
 	noted int64 // seconds since 1970
-	seen  bool  // it existed when the journal was last pruned
+	seen  bool  // prune has found the cgroup
 }
 
 const (
-	// creationLimit is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
+	// creationLimit is how long the runtime may take to create a noted cgroup: a container's knobs are noted before.
 	creationLimit = time.Hour
-	// writeInterval is the least time between two writes of the file when no caller waits for one.
+	// writeInterval is the minimum time between two writes that no caller waits for.
 	writeInterval = time.Second
-	// leastAdded is how many bytes the file grows by, at least, before it is replaced; beyond that it may double.
+	// leastAdded is how many bytes may be appended before the file is replaced; a larger file may double.
 	leastAdded = 64 << 10
 )
 
-// OpenJournal reads the journal in folder dir. A file that is damaged, or has more in it than this release knows, is set
-// aside as knobs.json.corrupt-<time>, and damage says why; what can be read of it is kept.
+// OpenJournal reads the journal in folder dir. A file that is damaged or written by a newer release is renamed to
+// knobs.json.corrupt-<time>, and damage says why; the entries that can be read are kept.
 func OpenJournal(dir string) (j *Journal, damage, err error) {
 	path := filepath.Join(dir, JournalFile)
 	j = &Journal{now: time.Now, path: path, cgroups: make(map[string]journalRecord), unwritten: make(map[string]bool), whole: true}
@@ -86,14 +85,14 @@ func OpenJournal(dir string) (j *Journal, damage, err error) {
 	case err == nil, errors.Is(err, fs.ErrNotExist):
 		return j, nil, nil
 	case damaged != nil && damaged.Kept != "":
-		j.file.Submit(j.content) // writes what is known
+		j.file.Submit(j.content) // writes the entries that were read
 		return j, err, nil
 	}
 	return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
 }
 
-// Note adds a knob, and reports whether it was not there. Call it, and then Wait, before the knob is written; the cgroup need not exist
-// yet. Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
+// Note adds a knob and reports whether it is new. Call it, and then Wait, before the knob is written; the cgroup need not exist yet.
+// Entry.Restore counts only for a new knob: later the file holds a value of this plugin.
 func (j *Journal) Note(e Entry) bool {
 	if !slices.Contains(knobs[:], e.Knob) || !cgroup.Inside(e.Cgroup) {
 		return false // Rollback could not restore it
@@ -123,7 +122,7 @@ func (j *Journal) Note(e Entry) bool {
 	return !there
 }
 
-// Written are the knobs of a cgroup that were written and have not been restored; nil where there are none.
+// Written returns the knobs of a cgroup that were written and have not been restored; nil if there are none.
 func (j *Journal) Written(dir string) map[cgroup.Knob]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -137,7 +136,7 @@ func (j *Journal) Written(dir string) map[cgroup.Knob]bool {
 	return written
 }
 
-// before is Entry.Restore of a knob, and whether it was written and has not been restored.
+// before returns Entry.Restore of a knob, and whether the knob is in the journal.
 func (j *Journal) before(dir string, knob cgroup.Knob) (restore string, written bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -145,8 +144,7 @@ func (j *Journal) before(dir string, knob cgroup.Knob) (restore string, written 
 	return restore, written
 }
 
-// SetRestore takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
-// hold nothing of ours, and are left out.
+// SetRestore sets the kubelet's values of files of a cgroup, by name. Files that are not in the journal are skipped.
 func (j *Journal) SetRestore(cgroup string, files map[string]string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -164,7 +162,7 @@ func (j *Journal) SetRestore(cgroup string, files map[string]string) {
 	}
 }
 
-// restorable is the text that Rollback writes to give a value back; "" for the kernel's default.
+// restorable returns the text that Rollback writes to restore a value; "" for the kernel's default.
 func restorable(knob cgroup.Knob, text string) (string, error) {
 	if !slices.Contains(knobs[:mems], knob) {
 		return "", fmt.Errorf("want one of %s, %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.MemoryOOMGroup)
@@ -192,7 +190,7 @@ func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {
 	j.submit(dir)
 }
 
-// End removes a pod or container that has ended: nothing of it is left to restore.
+// End removes a cgroup that is gone: nothing is left to restore.
 func (j *Journal) End(dir string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -202,7 +200,7 @@ func (j *Journal) End(dir string) {
 	}
 }
 
-// Entries are the knobs known, sorted by cgroup and knob.
+// Entries returns all entries, sorted by cgroup and knob.
 func (j *Journal) Entries() []Entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -218,9 +216,8 @@ func (j *Journal) Entries() []Entry {
 	return entries
 }
 
-// prune drops the knobs of those of up to count cgroups that are gone, and looks at the next ones at the next call. One that has not
-// been seen yet has an hour to come; of one that cannot be looked at nothing is known. It looks without the lock, for which the runtime's
-// events wait.
+// prune removes those of up to count cgroups that are gone; the next call takes the next ones. A cgroup that was never seen has an hour to be
+// created. If exists fails, the cgroup is kept. exists is called without the lock, because the runtime's events wait for the lock.
 func (j *Journal) prune(count int, exists func(cgroup string) (bool, error)) {
 	for _, dir := range j.toPrune(count) {
 		if there, err := exists(dir); err == nil {
@@ -244,7 +241,7 @@ func (j *Journal) toPrune(count int) []string {
 	return next
 }
 
-// recordPresence enters whether a cgroup was there, unless something was noted of it since.
+// recordPresence records whether a cgroup exists, unless something was noted about it since.
 func (j *Journal) recordPresence(dir string, there bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -261,13 +258,13 @@ func (j *Journal) recordPresence(dir string, there bool) {
 	}
 }
 
-// submit has a cgroup's new state written. The caller holds the lock.
+// submit schedules a write of a cgroup's new state. The caller holds the lock.
 func (j *Journal) submit(cgroup string) {
 	j.unwritten[cgroup] = true
 	j.file.Submit(j.content)
 }
 
-// content is what is to be written: the lines of what has changed, or the whole file. The writer's goroutine calls it, and write then.
+// content returns the lines of changed cgroups, or the whole file. The writer's goroutine calls it before write.
 func (j *Journal) content(buffer []byte) ([]byte, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -283,7 +280,7 @@ func (j *Journal) content(buffer []byte) ([]byte, error) {
 	return buffer, nil
 }
 
-// write adds data to the file, or replaces it. A file that takes no more is replaced.
+// write appends data to the file, or replaces the file, also if appending fails.
 func (j *Journal) write(data []byte) error {
 	if !j.replacing {
 		if durable.AppendFile(j.path, data) == nil {
@@ -300,8 +297,8 @@ func (j *Journal) write(data []byte) error {
 	return err
 }
 
-// Wait waits until what was noted before is in the file, where rollback finds it after the process was killed. The error says that it is
-// not: the write has failed, or ctx has ended. A disk that hangs is waited for once, and not again before it has answered.
+// Wait waits until earlier notes are in the file, where rollback finds them after the process was killed. It fails if the write failed or
+// ctx ended. For a disk that hangs only one call waits until it answers.
 func (j *Journal) Wait(ctx context.Context) error {
 	j.mu.Lock()
 	noted := j.newest
@@ -309,14 +306,14 @@ func (j *Journal) Wait(ctx context.Context) error {
 	return writeError(j.file.Await(ctx, noted))
 }
 
-// Stats are the file's.
+// Stats returns the statistics of the file.
 func (j *Journal) Stats() durable.Stats { return j.file.Stats() }
 
-// Flush waits until what was noted before is on the disk, or its write has failed.
+// Flush waits until earlier notes are on disk, or their write has failed.
 func (j *Journal) Flush(ctx context.Context) error { return writeError(j.file.Flush().Wait(ctx)) }
 
-// Close writes what is pending within ctx, and a file without lines of changes, which older releases read. On return nothing is written
-// any more, unless ctx ended first.
+// Close writes pending notes within ctx, and replaces a file with appended lines, which older releases cannot read. On return nothing is
+// written any more, unless ctx ended first.
 func (j *Journal) Close(ctx context.Context) error {
 	j.mu.Lock()
 	if j.closed = true; j.added > 0 {

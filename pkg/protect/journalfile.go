@@ -11,8 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// journalVersion is the form of the file: a line with the whole state, and one for each cgroup that has changed since, in the order of
-// the changes.
+// journalVersion is the version of the format: a line with the whole state, then one line for each change of a cgroup, in order.
 const journalVersion = 1
 
 type journalFile struct {
@@ -26,8 +25,7 @@ type journalLine struct {
 	Unit   string        `json:"unit,omitempty"`
 	Noted  int64         `json:"noted"` // seconds since 1970
 	Seen   bool          `json:"seen,omitempty"`
-	// Restore is the text of the files that the kubelet wants another value in than the kernel's default. Releases that do
-	// not know it skip it, and restore the default.
+	// Restore holds the kubelet's values that are not the kernel's default. Older releases skip the field and restore the default.
 	Restore map[cgroup.Knob]string `json:"restore,omitempty"`
 }
 
@@ -36,11 +34,11 @@ func encodeJournal(cgroups map[string]journalRecord) []byte {
 	for _, cgroup := range slices.Sorted(maps.Keys(cgroups)) {
 		f.Cgroups = append(f.Cgroups, cgroups[cgroup].line(cgroup))
 	}
-	data, _ := json.Marshal(f) // texts, numbers and booleans cannot fail
+	data, _ := json.Marshal(f) // strings, numbers and booleans cannot fail
 	return append(data, '\n')
 }
 
-// line is a cgroup's line; the zero value has none of our knobs any more.
+// line returns the line of a cgroup; the zero value is the line of one without knobs.
 func (c journalRecord) line(dir string) journalLine {
 	restore := maps.Clone(c.knobs)
 	maps.DeleteFunc(restore, func(_ cgroup.Knob, text string) bool { return text == "" })
@@ -49,19 +47,18 @@ func (c journalRecord) line(dir string) journalLine {
 	}
 }
 
-// appendLine adds the line of a cgroup that has changed.
 func appendLine(data []byte, line journalLine) []byte {
 	text, _ := json.Marshal(line)
 	return append(append(data, text...), '\n')
 }
 
-// decodeJournal reads the file. The error names the first thing in it that this release does not know; what it knows of
-// the rest is returned all the same, so that rollback can take it back.
+// decodeJournal decodes the file. The error names the first part that this release does not know. All other entries are returned all the
+// same, so that rollback can restore them.
 func decodeJournal(data []byte) (map[string]journalRecord, error) {
 	cgroups := make(map[string]journalRecord)
 	var f journalFile
 	state, changes, _ := bytes.Cut(data, []byte{'\n'})
-	if json.Unmarshal(state, &f) != nil { // it is damaged, or has lines of its own
+	if json.Unmarshal(state, &f) != nil { // damaged, or indented over several lines
 		changes = nil
 		if err := json.Unmarshal(data, &f); err != nil {
 			return cgroups, err
@@ -76,7 +73,7 @@ func decodeJournal(data []byte) (map[string]journalRecord, error) {
 	}
 	for number := 2; len(changes) > 0; number++ {
 		text, rest, whole := bytes.Cut(changes, []byte{'\n'})
-		if !whole { // the process was killed before its write was done, and has not changed the cgroup
+		if !whole { // the process was killed during the write, before it changed the cgroup
 			break
 		}
 		changes = rest
@@ -92,7 +89,7 @@ func decodeJournal(data []byte) (map[string]journalRecord, error) {
 	return cgroups, unknown
 }
 
-// decode makes what a line says known. The error is as decodeJournal's.
+// decode replaces a cgroup by what the line says. The error is as decodeJournal's.
 func (line journalLine) decode(cgroups map[string]journalRecord) (unknown error) {
 	if !cgroup.Inside(line.Cgroup) {
 		return fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)

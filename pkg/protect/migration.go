@@ -17,12 +17,9 @@ import (
 // Migration is the memory of a running container that the last write of its cpuset.mems has moved, or is moving.
 type Migration struct {
 	cgroup.Migration
-	// Blocked is set where the write is not made, because it would move more than the bound.
-	Blocked bool
-	// Done is set once the file has held what is desired.
-	Done bool
-	// At is when the write was decided.
-	At time.Time
+	Blocked bool      // the write is not made: it would move more than the bound
+	Done    bool      // the file has held the desired nodes since
+	At      time.Time // of the decision
 }
 
 // BoundMigration sets how many bytes of a running container one write of cpuset.mems may move. A write that was blocked is
@@ -33,14 +30,14 @@ func (p *Protector) BoundMigration(bytes uint64) {
 	p.migration = bytes
 }
 
-// Migrations are those of the containers in the table, by cgroup.
+// Migrations returns the migrations of containers in the table, by cgroup.
 func (p *Protector) Migrations() map[string]Migration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := map[string]Migration{}
 	for dir, r := range p.rows {
 		m, settled := &r.migration, r.parts[0].files[mems].done()
-		m.Done = m.Done || settled && !m.Blocked // what is overwritten later has moved all the same
+		m.Done = m.Done || settled && !m.Blocked // the memory has moved even if the file is overwritten later
 		if m.Bytes > 0 && !(m.Blocked && settled) {
 			all[dir] = *m
 		}
@@ -48,8 +45,8 @@ func (p *Protector) Migrations() map[string]Migration {
 	return all
 }
 
-// Start is Check for a container that is about to run, where it has late writes or its cpuset.mems is not known to hold what is
-// desired. What its runtime has in memory until then is always moved.
+// Start is Check for a container that is about to run, if it has late writes or its cpuset.mems may not hold the desired nodes. The write may
+// move any amount of memory.
 func (p *Protector) Start(ctx context.Context, dir string) error {
 	if !p.isLate(dir) {
 		return nil
@@ -64,7 +61,7 @@ func (p *Protector) isLate(dir string) bool {
 	return r != nil && (p.lanes[raises].late[r] || p.lanes[others].late[r] || !r.parts[0].files[mems].done())
 }
 
-// NoteMigration has Migrations know what a runtime's write of a container's cpuset.mems moves.
+// NoteMigration records for Migrations what the runtime's write of a container's cpuset.mems moves.
 func (p *Protector) NoteMigration(dir string, pages cgroup.Mapped, mems string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +70,7 @@ func (p *Protector) NoteMigration(dir string, pages cgroup.Mapped, mems string) 
 	}
 }
 
-// countPages has the kernel count the pages of a cgroup, which takes a while. Where they are moved however many there are, one read is
-// enough.
+// countPages counts the pages of a cgroup, which takes a while. If a write may move any amount, one read is enough.
 func (p *Protector) countPages(ctx context.Context, dir string, unbounded bool) cgroupfs.Counted {
 	if unbounded {
 		mapped, err := p.tree.Mapped(dir)
@@ -83,14 +79,14 @@ func (p *Protector) countPages(ctx context.Context, dir string, unbounded bool) 
 	return p.tree.Count(ctx, dir)[dir]
 }
 
-// mayMigrate decides whether a cgroup of a container may be given other nodes. Without a bound an error of the count is none.
+// mayMigrate decides whether cpuset.mems of a container may change. Without a bound an error of the count is ignored.
 func (p *Protector) mayMigrate(r *row, pages cgroupfs.Counted, to nodeset.Set, unbounded bool) (bool, error) {
 	bound := p.migration
 	if unbounded {
 		bound = math.MaxUint64
 	}
 	switch {
-	case errors.Is(pages.Err, fs.ErrNotExist): // what has no cgroup has no pages
+	case errors.Is(pages.Err, fs.ErrNotExist): // no cgroup, no pages
 		return true, nil
 	case pages.Err != nil && bound == math.MaxUint64:
 		return true, nil
@@ -103,14 +99,14 @@ func (p *Protector) mayMigrate(r *row, pages cgroupfs.Counted, to nodeset.Set, u
 	return !blocked, nil
 }
 
-// noteMigration keeps what a write moves, and logs what is new. What moves nothing ends only what was blocked: the memory has
-// moved with an earlier write, or is gone.
+// noteMigration records what a write moves and logs news. A write that moves nothing replaces only a blocked migration: the memory has moved
+// with an earlier write, or is gone.
 func (p *Protector) noteMigration(r *row, moves cgroup.Migration, blocked bool, bound uint64) {
 	before := r.migration
 	if moves.Bytes == 0 && !before.Blocked {
 		return
 	}
-	again := before.Migration == moves && before.Blocked == blocked && !before.Done // the runtime writes it, too
+	again := before.Migration == moves && before.Blocked == blocked && !before.Done // the runtime makes the same write
 	r.migration = Migration{Migration: moves, Blocked: blocked, At: p.now()}
 	if blocked && before.Blocked {
 		r.migration.At = before.At
@@ -118,7 +114,7 @@ func (p *Protector) noteMigration(r *row, moves cgroup.Migration, blocked bool, 
 	log := p.log.WithFields(logrus.Fields{"cgroup": r.cgroup, "bytes": moves.Bytes, "from": moves.From, "to": moves.To})
 	switch {
 	case blocked && !before.Blocked:
-		log.WithField("upTo", bound).Warn("cpuset.mems of a running container is not written: it would move more memory than maxMigrationBytes")
+		log.WithField("upTo", bound).Warn("cpuset.mems of a running container is not written: the write would move more memory than maxMigrationBytes")
 	case !blocked && moves.Bytes > 0 && !again:
 		log.Info("writing cpuset.mems of a running container, which moves memory")
 	}

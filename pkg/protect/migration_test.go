@@ -35,7 +35,7 @@ func (n *node) look(t *testing.T) []string {
 
 func (n *node) warnings() (count int) {
 	for _, entry := range n.log.AllEntries() {
-		if strings.Contains(entry.Message, "it would move more memory than maxMigrationBytes") {
+		if strings.Contains(entry.Message, "the write would move more memory than maxMigrationBytes") {
 			count++
 		}
 	}

@@ -23,7 +23,7 @@ type overlaps struct {
 	living  map[string]cgroup.Target
 	made    int
 	fast    *pass // whose plan is under way; there is one at most
-	writes  []planned
+	writes  []change
 	slow    []slowly
 	written int
 	ended   int // rows that ended with a write under way
@@ -150,7 +150,7 @@ func (w *overlaps) desire(dir string) {
 func (w *overlaps) end(dir string) {
 	under := func(r *row) bool { return r.cgroup == dir }
 	if slices.ContainsFunc(w.slow, func(s slowly) bool { return under(s.row) && s.step.writes }) ||
-		slices.ContainsFunc(w.writes, func(p planned) bool { return under(p.row) }) {
+		slices.ContainsFunc(w.writes, func(c change) bool { return under(c.row) }) {
 		w.ended++
 	}
 	delete(w.living, dir)
@@ -183,15 +183,15 @@ func (w *overlaps) begin(dir string) {
 		return rows
 	})
 	s.stored = true // nothing waits for the disk
-	todo := w.plan(s)
-	if todo.waits { // what is new in the journal
-		todo = w.plan(s)
+	fast, slow, waits := w.plan(s)
+	if waits { // what is new in the journal
+		fast, slow, _ = w.plan(s)
 	}
-	for _, c := range todo.slow {
+	for _, c := range slow {
 		w.slow = append(w.slow, slowly{change: c, scope: l})
 	}
-	if len(todo.writes) > 0 {
-		w.fast, w.writes = s, todo.writes
+	if len(fast) > 0 {
+		w.fast, w.writes = s, fast
 		return
 	}
 	w.finish(s)
@@ -203,8 +203,8 @@ func (w *overlaps) writeFast() {
 		return
 	}
 	for i := range w.writes {
-		if p := &w.writes[i]; p.put {
-			p.put, p.err = false, w.tree.Set(p.dir, knobs[p.index], p.value)
+		if c := &w.writes[i]; !c.systemdOnly {
+			c.systemdOnly, c.err = true, w.tree.Set(c.dir, knobs[c.index], c.value)
 			w.written++
 			return
 		}
@@ -316,19 +316,19 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 			}
 			older := n.compare(applying, rows)
 			older.stored = true // neither waits for the disk
-			todo := n.plan(older)
+			fast, _, _ := n.plan(older)
 			if err := n.Desire(target(200), nil); err != nil {
 				t.Fatal(err)
 			}
 			newer := n.compare(applying, rows)
 			newer.stored = true
-			for i := range todo.writes {
-				w := &todo.writes[i]
+			for i := range fast {
+				w := &fast[i]
 				if w.err = os.ErrPermission; !fails {
 					w.err = n.tree.Set(w.dir, knobs[w.index], w.value)
 				}
 			}
-			n.record(older, todo.writes)
+			n.record(older, fast)
 			n.writeFast(t.Context(), newer)
 			if got := content(t, n.Tree, podG+"/memory.min"); got != "200" || !n.rows[podG].done() {
 				t.Errorf("memory.min is %s, settled %t", got, n.rows[podG].done())

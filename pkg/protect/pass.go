@@ -13,14 +13,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// A scope says which files of cgroups a pass compares, and what it leaves.
+// scope says which files a pass compares and which writes it leaves to others.
 type scope struct {
-	unread      bool // without files that are done
-	immediate   bool // without the delays of a series, and without a wait for the runtime
+	unread      bool // skip files that are done
+	immediate   bool // without backoff, and without waiting for the runtime
 	onlyHigh    bool // memory.high, and no other file
 	onlyDelayed bool // only files that the kernel reported, or whose repair is delayed
-	onlyRaise   bool // no slow file but a memory.high that goes up: the others are made late
-	unbounded   bool // whatever memory a write moves
+	onlyRaise   bool // of the slow writes only raises of memory.high; the others become late writes
+	unbounded   bool // a write may move any amount of memory
 }
 
 var (
@@ -38,42 +38,43 @@ func (within scope) postpones(c change) bool {
 	return c.level == cgroup.LevelContainer && c.index >= high && (!within.immediate || within.onlyRaise && !c.raises())
 }
 
-// pass is one look at rows, and what it has found.
+// pass is one comparison of rows and its results.
 type pass struct {
 	scope
 	rows          []*row
 	changes       []change
-	ancestorErrs  []error       // what failed above the containers
-	containerErrs []error       // what failed in them
-	missing       uint64        // containers that do not hold what somebody should have written
-	next          time.Duration // until the first repair that waits; 0 where none does
-	stored        bool          // the journal's file was waited for, perhaps in vain
+	ancestorErrs  []error       // errors above the containers
+	containerErrs []error       // errors in containers
+	missing       uint64        // containers that lack a value that should have been written
+	next          time.Duration // until the first delayed repair is due; 0 if none is
+	stored        bool          // the wait for the journal's file has ended, perhaps with an error
 }
 
 // change is a file that may have to be written.
 type change struct {
 	*part
-	index int
-	// unreadable is set where the file could not be understood, and is written all the same.
-	unreadable   bool
+	index        int
+	unreadable   bool // the file's content is invalid; it is written all the same
 	newInJournal bool // the journal has it only because of this change
 	ready        bool // the journal has it, and it was found due
+	value        uint64
+	systemdOnly  bool // the file holds the value, and only systemd must receive it
+	late         bool // the write has not returned within the limit
+	err          error
 }
 
 func (c change) file() *file { return &c.files[c.index] }
 
 func (c change) knob() cgroup.Knob { return knobs[c.index] }
 
-// due reports whether it has to be written.
+// due reports whether the file must be written.
 func (c change) due() bool { return c.file().toWrite() || c.file().toRead() && c.unreadable }
 
-// lowers reports whether the change takes something away.
 func (c change) lowers() bool { f := c.file(); return f.known() && f.want < f.have }
 
-// restoreText is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
-// values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
-// wrong. A container's memory.oom.group is the kubelet's, too. When the journal was lost, a value of ours is found; it is the one that is
-// desired.
+// restoreText returns the value before this plugin's first write if rollback must restore it; "" otherwise. A kubelet with MemoryQoS writes a
+// pod's values only when it creates the cgroup, and it owns a container's memory.oom.group. Above the pods its sums change with every pod,
+// so an old sum would be wrong. After the journal was lost, a file that holds the desired value was written by this plugin.
 func (c change) restoreText() string {
 	kubelets := c.level == cgroup.LevelPod && c.index != mems || c.index == oomGroup
 	if f := c.file(); kubelets && f.known() && (c.fresh || f.have != f.want) {
@@ -84,7 +85,7 @@ func (c change) restoreText() string {
 
 // order sorts changes: first those that lower, children before parents; then those that raise, parents before children. In
 // between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's old
-// value while it is lowered, nor its new one while they are raised. What may take long comes last.
+// value while it is lowered, nor its new one while they are raised. Slow writes come last.
 func order(a, b change) int {
 	if a.index >= high != (b.index >= high) {
 		return cmp.Compare(a.index, b.index)
@@ -102,27 +103,11 @@ func order(a, b change) int {
 	return cmp.Or(deeper, cmp.Compare(a.dir, b.dir), cmp.Compare(a.index, b.index))
 }
 
-// plan is what is to be written, in order.
-type plan struct {
-	waits  bool // for the journal's file: nothing of the plan may be written yet
-	writes []planned
-	slow   []change
-}
-
-// planned is a write of a file of protection, and what came of it.
-type planned struct {
-	change
-	value uint64
-	put   bool // systemd alone lacks the value otherwise
-	late  bool // it has not returned in time
-	err   error
-}
-
 // WriteLimit is how long a pass waits for the kernel to take a value of protection, which takes microseconds unless something is wrong:
 // all passes, and with them the runtime's events, write one after the other.
 const WriteLimit = 500 * time.Millisecond
 
-// run looks at rows, which are chosen under the lock, and has their files hold what is desired.
+// run compares rows, which are chosen under the lock, and writes their files.
 func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *pass {
 	s := p.compare(within, rows)
 	if len(s.changes) > 0 {
@@ -134,7 +119,7 @@ func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *
 	return s
 }
 
-// compare reads what there is to read, and finds what may have to be written.
+// compare reads files and finds changes that may have to be written.
 func (p *Protector) compare(within scope, rows func() []*row) *pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,10 +166,9 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 	return s
 }
 
-// wants reports whether such a file is looked at.
+// wants reports whether the pass compares a file.
 func (within scope) wants(f *file) bool { return f.compared() && !(within.unread && f.done()) }
 
-// compareFile compares one file.
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 	f := c.file()
 	if !s.wants(f) {
@@ -213,7 +197,7 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 	}
 }
 
-// read reads what a file holds. A cgroup that is not there is no error.
+// read reads a file until no event overlaps the read. A missing cgroup is no error.
 func (p *Protector) read(c change, now time.Time) (deviation, error) {
 	f := c.file()
 	value, err, fresh := uint64(0), error(nil), false
@@ -221,7 +205,7 @@ func (p *Protector) read(c change, now time.Time) (deviation, error) {
 		before := f.changes
 		p.outside(func() { value, err = p.tree.Get(c.dir, c.knob()) })
 		fresh = f.changes == before
-		if !f.compared() { // it is somebody else's by now
+		if !f.compared() { // it is no longer managed
 			return none, nil
 		}
 	}
@@ -239,14 +223,14 @@ func (p *Protector) read(c change, now time.Time) (deviation, error) {
 	found := f.observe(p.rounded(f, c.index, value), c.viaRuntime())
 	if found == externalChange {
 		f.backoff.add(now)
-		if !p.unconfirmed(c.row) { // until then systemd may write an older value of ours
+		if !p.unconfirmed(c.row) { // until then systemd may write an older value of this plugin
 			p.countExternalChange(c)
 		}
 	}
 	return found, nil
 }
 
-// readAgain reads a file whose content is not known any more since it was compared: another pass has written it, or failed to.
+// readAgain reads a file whose content became unknown after the comparison: another pass has written it, or failed to.
 func (p *Protector) readAgain(c *change) (err error) {
 	if c.file().toRead() && !c.unreadable {
 		_, err = p.read(*c, p.now())
@@ -255,7 +239,7 @@ func (p *Protector) readAgain(c *change) (err error) {
 	return err
 }
 
-// add adds an error about a cgroup; nil is none.
+// add adds an error about a cgroup, if there is one.
 func (s *pass) add(part *part, err error) {
 	switch {
 	case err == nil:
@@ -266,8 +250,7 @@ func (s *pass) add(part *part, err error) {
 	}
 }
 
-// writeAll writes files of protection, after the journal's file has all that is to be written, and returns the slow ones. A journal that
-// cannot be written stops nothing.
+// writeAll makes the fast writes once the journal's file has them, and returns the slow ones. A journal that cannot be written stops nothing.
 func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 	for {
 		slow, waits := p.writeFast(ctx, s)
@@ -279,7 +262,7 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 	}
 }
 
-// writeFast writes the files of protection that are due now, unless something of the pass waits for the journal's file.
+// writeFast makes the fast writes that are due, unless the pass must wait for the journal's file.
 func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, waits bool) {
 	if !s.onlyHigh {
 		if !p.lockWrites(ctx) {
@@ -288,17 +271,30 @@ func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, wait
 		}
 		defer func() { <-p.writeSlot }()
 	}
-	todo := p.plan(s)
-	for i := range todo.writes {
-		if w := &todo.writes[i]; w.put {
-			p.write(w)
+	fast, slow, waits := p.plan(s)
+	for i := range fast {
+		if !fast[i].systemdOnly {
+			p.write(&fast[i])
 		}
 	}
-	p.record(s, todo.writes)
-	return todo.slow, todo.waits
+	p.record(s, fast)
+	return slow, waits
 }
 
-// lockWrites is false where another pass writes until ctx ends.
+// record records the results of fast writes, except late ones.
+func (p *Protector) record(s *pass, fast []change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range fast {
+		if !c.late {
+			c.file().pendingWrites--
+			c.err = p.recordWrite(c, c.value, c.err)
+		}
+		s.add(c.part, c.err)
+	}
+}
+
+// lockWrites waits for writeSlot; it returns false if ctx ends first. It takes a free slot even after ctx has ended.
 func (p *Protector) lockWrites(ctx context.Context) bool {
 	select {
 	case p.writeSlot <- true:
@@ -313,7 +309,7 @@ func (p *Protector) lockWrites(ctx context.Context) bool {
 	}
 }
 
-// postponeAll leaves what is due to the next pass.
+// postponeAll leaves the changes to the next pass.
 func (p *Protector) postponeAll(s *pass, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,40 +321,39 @@ func (p *Protector) postponeAll(s *pass, err error) {
 	}
 }
 
-// timeoutError is the error of a write that is late.
 func (c change) timeoutError() error {
 	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, WriteLimit)
 }
 
-// write makes a write. Where it is late, what comes of it is entered when it returns.
-func (p *Protector) write(w *planned) {
+// write writes a file of protection. The result of a late write is recorded when it returns.
+func (p *Protector) write(c *change) {
 	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
-		err := p.tree.Set(w.dir, w.knob(), w.value)
+		err := p.tree.Set(c.dir, c.knob(), c.value)
 		select {
 		case returned <- err:
 		case <-late:
-			_ = p.recordSlow(w.change, w.value, err) // it is tried again
-			p.postponeIfDue(w.change)
+			_ = p.recordSlow(*c, c.value, err) // it is tried again
+			p.postponeIfDue(*c)
 			p.slow.Delete(done)
 			close(done)
 		}
 	}()
 	select {
-	case w.err = <-returned:
+	case c.err = <-returned:
 	case <-time.After(p.writeLimit):
-		w.late, w.err = true, w.timeoutError()
+		c.late, c.err = true, c.timeoutError()
 		p.slow.Store(done, nil)
 		close(late)
 	}
 }
 
-// plan finds what is to be written now, and enters it in the journal.
-func (p *Protector) plan(s *pass) (todo plan) {
+// plan adds the changes that are due to the journal and returns them in order, unless they must wait for the journal's file.
+func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	slices.SortFunc(s.changes, order)
-	waits := p.journal != nil && !s.stored
+	waits = p.journal != nil && !s.stored
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
@@ -373,41 +368,28 @@ func (p *Protector) plan(s *pass) (todo plan) {
 	}
 	// A raise of memory.high waits for no disk: the container has had a value of ours, which the journal knows.
 	if waits && !raises {
-		return plan{waits: true}
+		return nil, nil, true
 	}
 	for _, c := range s.changes {
 		f := c.file()
 		switch {
 		case !c.ready || !c.due():
-		case c.index < high && f.pendingWrites > 0: // it is looked at when that has returned
+		case c.index < high && f.pendingWrites > 0: // it is compared when that write has returned
 			s.add(c.part, c.timeoutError())
 		case c.index >= high:
-			todo.slow = append(todo.slow, c)
+			slow = append(slow, c)
 		default:
-			todo.writes = append(todo.writes, planned{change: c, value: f.want, put: !f.known() || f.have != f.want})
+			c.value, c.systemdOnly = f.want, f.known() && f.have == f.want
+			fast = append(fast, c)
 			f.pendingWrites++
 			f.beginWrite()
 		}
 	}
-	return todo
+	return fast, slow, false
 }
 
-// record enters what came of writes, and has systemd receive the values.
-func (p *Protector) record(s *pass, writes []planned) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, w := range writes {
-		if w.late {
-			s.add(w.part, w.err)
-			continue
-		}
-		w.file().pendingWrites--
-		s.add(w.part, p.recordWrite(w.change, w.value, w.err))
-	}
-}
-
-// recordWrite enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime
-// may write. A file that holds nothing of ours is not restored: another writer's value may be in it.
+// recordWrite records the result of a write and queues the value for systemd. It returns nil if the cgroup is gone or only the runtime may
+// write. After a failed first write, nothing has to be restored: the file may hold another writer's value.
 func (p *Protector) recordWrite(c change, value uint64, err error) error {
 	if err == nil {
 		if c.file().wrote(value) {
@@ -416,7 +398,7 @@ func (p *Protector) recordWrite(c change, value uint64, err error) error {
 		return nil
 	}
 	c.file().writeFailed()
-	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
+	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's entry may be there because its runtime writes the file
 		p.journal.forget(c.cgroup, c.knob(), false)
 	}
 	switch {
@@ -431,7 +413,7 @@ func (p *Protector) recordWrite(c change, value uint64, err error) error {
 	return err
 }
 
-// noteChange enters a change in the journal, before it is made, and reports whether it was not there. A value that is put back is.
+// noteChange adds a change to the journal before it is made, and reports whether it is new there. A file that is restored is in it already.
 func (p *Protector) noteChange(c change) bool {
 	if c.isInner() || c.file().goal == restoring {
 		return false
@@ -439,7 +421,7 @@ func (p *Protector) noteChange(c change) bool {
 	return p.note(Entry{Cgroup: c.cgroup, Knob: c.knob(), Unit: p.unit(c.row), Restore: c.restoreText()})
 }
 
-// finish counts, and forgets what is restored.
+// finish counts results, and forgets restored files and rows without leftovers.
 func (p *Protector) finish(s *pass) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -447,13 +429,13 @@ func (p *Protector) finish(s *pass) {
 	p.countFailures(s.containerErrs)
 	for _, r := range s.rows {
 		p.forgetRestored(r)
-		if r.state == released && !p.hasLeftovers(r) && r.state == released { // it may be named again meanwhile
+		if r.state == released && !p.hasLeftovers(r) && r.state == released { // a new target may name it meanwhile
 			p.removeRow(r)
 		}
 	}
 }
 
-// countFailures counts and logs what failed in containers. What has not been done before its caller's time was over is no failure.
+// countFailures counts and logs errors in containers, except those of callers whose time was over.
 func (p *Protector) countFailures(failed []error) {
 	failed = slices.DeleteFunc(slices.Clone(failed), func(err error) bool {
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -464,7 +446,7 @@ func (p *Protector) countFailures(failed []error) {
 	}
 }
 
-// hasLeftovers reports whether something of ours is, or may be, left in a cgroup that is no target any more.
+// hasLeftovers reports whether values of this plugin may be left in a cgroup that is no longer a target.
 func (p *Protector) hasLeftovers(r *row) bool {
 	some := r.innerUnknown || p.unconfirmed(r)
 	for _, f := range r.all() {
@@ -473,8 +455,8 @@ func (p *Protector) hasLeftovers(r *row) bool {
 	return some && !p.ended(r.cgroup)
 }
 
-// forgetRestored removes the files of a cgroup from the journal that hold the kernel's default again, once nothing can overwrite them:
-// systemd has confirmed it, no older write is under way, and all of its cgroups are known.
+// forgetRestored removes restored files from the journal once nothing can overwrite them: systemd has confirmed the values, no older write
+// is under way, and it is known whether there is an inner cgroup.
 func (p *Protector) forgetRestored(r *row) {
 	for i := range knobs {
 		// The stall guard raises a container's memory.high to the default, and the runtime's record keeps the computed one.

@@ -10,26 +10,24 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// Options are what a Protector works with.
+// Options are the inputs of New.
 type Options struct {
 	Tree    *cgroupfs.Tree
 	Units   Units             // nil: files only
-	Journal *Journal          // nil: none is kept
+	Journal *Journal          // nil: no journal
 	Watcher *cgroupfs.Watcher // nil: repairs happen at Reconcile only
-	// Changed, if set, receives what the watcher tells Run. It must not wait.
+	// Changed, if set, receives the watcher's changes. It must not block.
 	Changed func(map[cgroupfs.Change]bool)
 	Log     logrus.FieldLogger
-	// Migration is BoundMigration's.
+	// Migration is the initial bound of BoundMigration.
 	Migration uint64
-	// PageSize is what the kernel rounds down to; 0 is the tree's.
+	// PageSize in bytes, to which the kernel rounds values down; 0 takes the tree's.
 	PageSize int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// Protector is the table of what cgroups should hold, and of what they were last seen to hold. It is safe for concurrent use.
-//
-// A pass (pass.go) looks at cgroups and plans under mu, stores the journal's lines, writes without mu, and enters what came of it.
+// Protector has a table of the desired and last known values of cgroups. It is safe for concurrent use.
 type Protector struct {
 	tree     *cgroupfs.Tree
 	systemd  queue
@@ -39,43 +37,43 @@ type Protector struct {
 	page     uint64
 	now      func() time.Time
 
-	writeSlot  chan bool     // is full while somebody writes files of protection; taken before mu
+	writeSlot  chan bool     // full during fast writes; taken before mu
 	writeLimit time.Duration // WriteLimit
 
-	mu          sync.Mutex        // held for no wait and no system call on a cgroup: see outside
-	watcher     *cgroupfs.Watcher // nil where the kernel tells of nothing
+	mu          sync.Mutex        // not held during waits and system calls on cgroups: see outside
+	watcher     *cgroupfs.Watcher // nil if nothing is watched
 	rows        map[string]*row
-	dirty       map[*row]bool  // what Apply has to look at
-	delayed     map[*row]files // those of which the kernel told, or with a repair that waits
-	watchFailed bool           // a cgroup could not be watched, in the log
+	dirty       map[*row]bool  // for the next Apply
+	delayed     map[*row]files // files that inotify reported or whose repair is delayed
+	watchFailed bool           // logged: a cgroup could not be watched
 	lanes       [2]*lane
-	migration   uint64 // most bytes of a running container that a write may move
+	migration   uint64 // bytes of a running container that one write may move at most
 	repairs     Repairs
 	overwrites  map[Overwrite]uint64
-	lastLogged  map[Overwrite]time.Time // when such an overwrite was last logged
+	lastLogged  map[Overwrite]time.Time // last log line of each
 	complaint   complaint
-	unwritable  complaint // of containers
+	unwritable  complaint // about containers
 
-	lateDue   chan struct{} // Run has late writes to make
-	repairDue chan struct{} // it has delayed files to look at
+	lateDue   chan struct{} // wakes Run for late writes
+	repairDue chan struct{} // wakes Run for delayed files
 	slow      sync.Map      // channels that are closed when a slow write has returned
 }
 
-// outside makes a system call on a cgroup without mu, which the runtime's events wait for. Its caller holds mu; rows and files may have
-// changed or ended afterwards.
+// outside makes a system call on a cgroup without mu, because the runtime's events wait for mu. The caller holds mu; afterwards rows and files
+// may have changed or ended.
 func (p *Protector) outside(call func()) {
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	call()
 }
 
-// ended is Tree.Ended for a caller that holds mu.
+// ended is Tree.Ended for callers that hold mu.
 func (p *Protector) ended(dir string) (ended bool) {
 	p.outside(func() { ended = p.tree.Ended(dir) })
 	return ended
 }
 
-// New makes a Protector with an empty table.
+// New returns a Protector with an empty table.
 func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, onChange: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,

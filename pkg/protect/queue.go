@@ -14,10 +14,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// queue has the properties of units that systemd has yet to confirm. They are sent one call at a time by a
-// goroutine of their own, so that whoever sets a value waits for the cgroup file only. The values of a unit that wait are merged,
-// and the latest one wins. systemd may have received a value without answering, and writes it into the file at any later time: a
-// unit stays in the queue until systemd has confirmed its latest values.
+// queue holds the unit properties that systemd has not confirmed. Its own goroutine sends them one call at a time, so that callers wait
+// only for the cgroup files. Waiting values of a unit are merged, and the latest one wins. systemd may have received a value without
+// answering and may write it to the file later, so a unit stays in the queue until systemd has confirmed its latest values.
 type queue struct {
 	units Units // nil: files only
 	wake  chan struct{}
@@ -26,16 +25,16 @@ type queue struct {
 
 	flushing atomic.Int32 // callers that wait for the queue to be empty
 
-	// Protector.mu is held for these.
+	// Protector.mu guards the following.
 	waiting   map[*row]*unitValues
-	comparing bool          // the files of a unit that systemd has just confirmed
-	failures  int           // calls that failed since one was confirmed
-	err       error         // of the last call; nil where it was confirmed
-	changed   chan struct{} // closed and renewed after each call, and when a unit is taken out
+	comparing bool          // the files of a unit that systemd has just confirmed are being compared
+	failures  int           // consecutive failed calls
+	err       error         // of the last call
+	changed   chan struct{} // closed and replaced after each call, and when a unit is removed
 	logged    complaint
 }
 
-// unitValues is what systemd is to hold for one unit. Its values are not changed: newer ones are another queued.
+// unitValues are the desired values of one unit. They are immutable: newer values make a new unitValues.
 type unitValues struct {
 	unit     string
 	values   map[cgroup.Knob]uint64
@@ -50,7 +49,7 @@ const (
 	flushRetry = 100 * time.Millisecond
 )
 
-// startQueue starts the goroutine, which Close ends.
+// startQueue starts the goroutine; Close ends it.
 func (p *Protector) startQueue(units Units) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.systemd = queue{
@@ -60,7 +59,7 @@ func (p *Protector) startQueue(units Units) {
 	go p.sendLoop(ctx)
 }
 
-// unit is the systemd unit that is to hold the values of a cgroup; "" where there are files only.
+// unit returns the systemd unit of a cgroup; "" if values are only in files.
 func (p *Protector) unit(r *row) string {
 	if p.systemd.units == nil || r.driver != cgroup.Systemd {
 		return ""
@@ -68,7 +67,7 @@ func (p *Protector) unit(r *row) string {
 	return cgroup.Unit(r.cgroup)
 }
 
-// enqueue has systemd receive the value of a file. The lock is held.
+// enqueue queues the value of a file for systemd. The caller holds the lock.
 func (p *Protector) enqueue(c change) {
 	unit := p.unit(c.row)
 	if c.isInner() || unit == "" || property[c.knob()] == "" {
@@ -84,7 +83,7 @@ func (p *Protector) enqueue(c change) {
 	signal(p.systemd.wake)
 }
 
-// remove takes a unit out. Protector.mu is held.
+// remove removes a unit. The caller holds Protector.mu.
 func (q *queue) remove(r *row) {
 	if q.waiting[r] != nil {
 		delete(q.waiting, r)
@@ -92,13 +91,13 @@ func (q *queue) remove(r *row) {
 	}
 }
 
-// broadcast has those look again that flush.
+// broadcast wakes callers of Flush.
 func (q *queue) broadcast() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// sendLoop sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
+// sendLoop sends queued values until ctx ends. After a failure the whole queue waits for the retry interval: a systemd that does not
 // answer one call does not answer the next.
 func (p *Protector) sendLoop(ctx context.Context) {
 	defer close(p.systemd.ended)
@@ -123,8 +122,8 @@ func (p *Protector) sendLoop(ctx context.Context) {
 	}
 }
 
-// retryDelay is how long to wait before the next try where nothing new comes; 0 where nothing waits. Units whose cgroups are gone, which
-// a systemd that answers nothing would otherwise keep, are taken out.
+// retryDelay returns the time until the next try; 0 if the queue is empty. It removes units whose cgroups are gone, which a systemd that
+// does not answer would keep in the queue.
 func (p *Protector) retryDelay() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,13 +142,12 @@ func (p *Protector) retryDelay() time.Duration {
 	return retryInterval(q.failures)
 }
 
-// retryInterval is the wait after so many failures.
 func retryInterval(failures int) time.Duration {
 	return min(firstRetry<<min(max(failures-1, 0), 5), lastRetry)
 }
 
-// sendNext sends the values of one unit, and reports whether another may follow. systemd then writes all values of the unit into the
-// files, so that they are compared.
+// sendNext sends the values of one unit and reports whether the next one may follow. systemd then writes all values of the unit to the
+// files, so they are compared.
 func (p *Protector) sendNext(ctx context.Context) bool {
 	r, values := p.nextUnit()
 	if r == nil || ctx.Err() != nil {
@@ -163,8 +161,8 @@ func (p *Protector) sendNext(ctx context.Context) bool {
 	return err == nil
 }
 
-// nextUnit chooses the unit to send: those that failed come last, so that one that systemd refuses keeps no other waiting; and a
-// parent comes before its children, for systemd writes the values of a parent again when it changes a child.
+// nextUnit chooses the next unit. Units that failed come last, so that one that systemd refuses delays no other. A parent comes before its
+// children, because systemd writes the values of a parent again when it changes a child.
 func (p *Protector) nextUnit() (next *row, values *unitValues) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,9 +174,9 @@ func (p *Protector) nextUnit() (next *row, values *unitValues) {
 	return next, values
 }
 
-// call makes one call. A unit whose cgroup is gone receives nothing: systemd would load a slice of any name and keep a drop-in
-// for it. Where systemd does not know the unit, nothing can overwrite the file. A systemd that is not there may be executing
-// itself again, and then writes what it held before.
+// call makes one call, unless the cgroup is gone: systemd would load a slice of any name and keep a drop-in for it. If systemd does not know
+// the unit, it cannot overwrite the file, so that is no error. ErrNoSystemd is one: a systemd that re-executes itself writes its old values
+// afterwards.
 func (p *Protector) call(ctx context.Context, dir string, to *unitValues) error {
 	there, err := p.tree.Exists(dir)
 	if err != nil || !there {
@@ -190,7 +188,7 @@ func (p *Protector) call(ctx context.Context, dir string, to *unitValues) error 
 	return err
 }
 
-// recordCall enters what came of a call.
+// recordCall records the result of a call.
 func (p *Protector) recordCall(ctx context.Context, r *row, values *unitValues, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,7 +198,7 @@ func (p *Protector) recordCall(ctx context.Context, r *row, values *unitValues, 
 		q.failures = 0
 	}
 	switch newest := q.waiting[r]; {
-	case newest == nil: // its cgroup is gone meanwhile
+	case newest == nil: // its cgroup is gone
 	case err != nil:
 		newest.failures++
 	case newest == values:
@@ -210,11 +208,11 @@ func (p *Protector) recordCall(ctx context.Context, r *row, values *unitValues, 
 	}
 	q.broadcast()
 	if err != nil && ctx.Err() == nil && q.logged.new(err, p.now()) {
-		p.log.WithError(err).WithField("units", len(q.waiting)).Warn("systemd has not confirmed properties of units: the cgroup files hold the values, and the call is repeated")
+		p.log.WithError(err).WithField("units", len(q.waiting)).Warn("systemd has not confirmed properties of units: the cgroup files hold the values, and the call will be repeated")
 	}
 }
 
-// compareConfirmed compares the files that systemd has written, where it has no newer values to write.
+// compareConfirmed compares the files that systemd has written, unless newer values are queued.
 func (p *Protector) compareConfirmed(r *row) {
 	_, err := p.reconcile(context.Background(), periodic, func() []*row {
 		if p.unconfirmed(r) {
@@ -231,11 +229,11 @@ func (p *Protector) compareConfirmed(r *row) {
 	p.systemd.broadcast()
 }
 
-// unconfirmed reports whether systemd may still write an older value into the files of a cgroup. The lock is held.
+// unconfirmed reports whether systemd may still write an older value to the files of a cgroup. The caller holds the lock.
 func (p *Protector) unconfirmed(r *row) bool { return p.systemd.waiting[r] != nil }
 
-// pending is how many units systemd has yet to confirm, with the one whose files are being compared; a channel that is closed when
-// that may have changed; and the error of the last call.
+// pending returns the number of unconfirmed units, including the one whose files are being compared; a channel that is closed when the number
+// may have changed; and the error of the last call.
 func (p *Protector) pending() (units int, changed <-chan struct{}, last error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,15 +243,14 @@ func (p *Protector) pending() (units int, changed <-chan struct{}, last error) {
 	return units, p.systemd.changed, p.systemd.err
 }
 
-// Unconfirmed is how many units have values that systemd has not confirmed yet, with the one whose files are being compared. The files
-// of their cgroups hold the values.
+// Unconfirmed returns the number of units whose values systemd has not confirmed. Their cgroup files hold the values.
 func (p *Protector) Unconfirmed() int {
 	units, _, _ := p.pending()
 	return units
 }
 
-// Flush waits until systemd has confirmed all values and the files were compared, or ctx ends. It does not wait for a systemd that is
-// not there.
+// Flush waits until systemd has confirmed all values and the files were compared, or until ctx ends. It does not wait if there is no
+// systemd.
 func (p *Protector) Flush(ctx context.Context) error {
 	q := &p.systemd
 	q.flushing.Add(1)
@@ -283,7 +280,7 @@ func (p *Protector) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close flushes within ctx, and waits as long for the writes that have begun; Run has ended. On return systemd receives nothing more
+// Close flushes, and waits for writes that have begun, until ctx ends. Call it after Run has ended. On return systemd receives nothing more
 // from this Protector, unless ctx ended first.
 func (p *Protector) Close(ctx context.Context) error {
 	err := p.Flush(ctx)
@@ -291,16 +288,16 @@ func (p *Protector) Close(ctx context.Context) error {
 		p.systemd.stop()
 		select {
 		case <-p.systemd.ended:
-		case <-ctx.Done(): // it waits for a cgroup
+		case <-ctx.Done(): // a call waits for a cgroup
 		}
 	}
 	return errors.Join(err, p.awaitSlow(ctx))
 }
 
-// signal has the receiver of a channel look for work.
+// signal wakes the receiver of a channel.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it will
+	default: // it is awake already
 	}
 }

@@ -14,28 +14,22 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// Action is one thing that Rollback did, or would do.
+// Action is one file that Rollback restored, or would restore.
 type Action struct {
-	Cgroup string
-	Knob   cgroup.Knob
-	// Unit is the systemd unit whose property is reset too, if any.
-	Unit string
-	// Level is that of the cgroup: kubepods, burstable, pod or container.
-	Level string
-	// From is what the file held, To what it holds afterwards.
-	From, To string
-	// KubeletValue says that To is what the kubelet wants in the file, and not the kernel's default.
-	KubeletValue bool
-	// Gone says that the cgroup does not exist any more: nothing is left to do.
-	Gone bool
-	// Err is why it could not be done; such a knob stays in the journal.
-	Err error
+	Cgroup       string
+	Knob         cgroup.Knob
+	Unit         string // whose property is reset too, if any
+	Level        string // of the cgroup: see cgroup.Levels
+	From, To     string // the file's text before and after
+	KubeletValue bool   // To is the kubelet's value, not the kernel's default
+	Gone         bool   // the cgroup does not exist any more
+	Err          error  // the knob stays in the journal
 }
 
-// Rollback restores every knob in the journal: memory.high, memory.min, memory.low and memory.oom.group to what the kubelet wants there,
-// where that is known, else to the kernel's default; cpuset.mems to what the parent may use; children before parents, so that no
-// parent promises less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the
-// actions. The error joins those of the actions. Flush the journal afterwards.
+// Rollback restores every knob in the journal: memory.high, memory.min, memory.low and memory.oom.group to the kubelet's value if that is
+// known, else to the kernel's default, and cpuset.mems to the nodes of the parent. Children come before parents, so that no parent has less
+// protection than its children. u may be nil. Rollback can be repeated and is safe while pods run. With dryRun it only returns the actions.
+// The error joins those of the actions. Flush the journal afterwards.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
@@ -54,7 +48,6 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	return actions, errors.Join(errs...)
 }
 
-// restore puts one knob back.
 func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun bool) Action {
 	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
 	there, err := t.Exists(e.Cgroup)
@@ -71,14 +64,14 @@ func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun boo
 	for _, leaf := range leaves {
 		err := t.Write(leaf, e.Knob, a.To)
 		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroupfs.ErrOwn) {
-			continue // it ended meanwhile, or ends with this process
+			continue // it has ended, or ends with this process
 		}
 		a.Err = errors.Join(a.Err, err)
 	}
 	return a
 }
 
-// plan finds what is to be written and where, in order.
+// plan sets From and To, and returns the cgroups to write in order.
 func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err error) {
 	if leaves, err = t.Leaves(a.Cgroup); err != nil {
 		return nil, fmt.Errorf("find what to restore: %w", err)
@@ -86,7 +79,7 @@ func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err er
 	a.To = cmp.Or(restore, a.Knob.Format(a.Knob.Default()))
 	switch a.Knob {
 	case cgroup.MemoryMin, cgroup.MemoryLow:
-		slices.Reverse(leaves) // protection goes from the inside out
+		slices.Reverse(leaves) // protection is lowered from the inside out
 	case cgroup.CpusetMems:
 		if a.To, err = t.EffectiveMems(path.Dir(a.Cgroup)); err != nil {
 			return nil, fmt.Errorf("find what to restore: %w", err)
@@ -96,7 +89,7 @@ func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err er
 	return leaves, err
 }
 
-// resetUnit takes the property back that would otherwise return at systemd's next reload.
+// resetUnit resets the property, which systemd would write again at its next reload.
 func (a *Action) resetUnit(ctx context.Context, t *cgroupfs.Tree, u Units) error {
 	value, err := a.Knob.Parse([]byte(a.To))
 	if err != nil {
@@ -104,14 +97,14 @@ func (a *Action) resetUnit(ctx context.Context, t *cgroupfs.Tree, u Units) error
 	}
 	err = setMemory(ctx, u, t, a.Cgroup, a.Unit, map[cgroup.Knob]uint64{a.Knob: value})
 	if errors.Is(err, ErrNoSystemd) || errors.Is(err, ErrNoUnit) {
-		return nil // then nothing holds it
+		return nil // nothing can write it again
 	}
 	return err
 }
 
 func depth(cgroup string) int { return strings.Count(cgroup, "/") }
 
-// groupFirst sorts memory.oom.group before the other knobs of a cgroup, with which systemd keeps it.
+// groupFirst sorts memory.oom.group first, because systemd overwrites it with every other property: see setMemory.
 func groupFirst(knob cgroup.Knob) int {
 	if knob == cgroup.MemoryOOMGroup {
 		return 0

@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	// rowsPerPass is how many pods and containers one Reconcile looks at, so that its cost does not grow with the node; Prune as many cgroups.
+	// rowsPerPass bounds the pods and containers of one Reconcile, and the cgroups of one Prune.
 	rowsPerPass = 150
-	// comparePeriod is the time between two looks at files of which the kernel tells. It tells of no writer that keeps a file open.
+	// comparePeriod is the time between two reads of watched files: inotify does not report a writer that keeps a file open.
 	comparePeriod = 30 * time.Minute
 )
 
-// Apply has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
-// that at no moment a parent promises less than its children. A cgroup that is gone is no error.
+// Apply writes the values that changed since the last Apply. It lowers protection bottom-up and then raises it top-down, so that a parent
+// never has less than its children. A cgroup that is gone is no error.
 //
-// It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
-// one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
-// left to Run. systemd receives all values afterwards.
+// One failure does not stop the rest. Apply returns the errors above the containers; those in containers are logged, and Reconcile retries
+// them. A container's memory.high and cpuset.mems may take long to write and are left to Run. systemd receives the values afterwards.
 func (p *Protector) Apply(ctx context.Context) error {
 	s := p.run(ctx, applying, func() []*row {
 		rows := slices.Collect(maps.Keys(p.dirty))
@@ -36,9 +35,9 @@ func (p *Protector) Apply(ctx context.Context) error {
 	return errors.Join(s.ancestorErrs...)
 }
 
-// Reconcile reads what cgroups hold, compares with what is desired and repairs, where something failed before or the kernel does not tell of
-// writes, and elsewhere each half hour: everything above the pods, and a bounded number of pods and containers, the next ones at the next call.
-// What takes long to write is left to Run. It returns when it wants to be called again because a repair waits; 0 is never.
+// Reconcile compares cgroups with the desired values and repairs them: those that inotify does not watch or that failed before, and all
+// others each half hour. It takes all cgroups above the pods and a bounded number of pods and containers; the next call takes the next ones.
+// Slow writes are left to Run. It returns the time until a delayed repair is due; 0 means that none is.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	return p.reconcile(ctx, periodic, p.nextRows)
 }
@@ -49,7 +48,7 @@ func (p *Protector) reconcile(ctx context.Context, within scope, rows func() []*
 	return s.next, errors.Join(s.ancestorErrs...)
 }
 
-// nextRows are the rows of the next Reconcile: of the pods and containers those that were not looked at for longest.
+// nextRows returns the rows of the next Reconcile: of the pods and containers those that were compared longest ago.
 func (p *Protector) nextRows() (rows []*row) {
 	var many []*row
 	for _, r := range p.rows {
@@ -65,13 +64,13 @@ func (p *Protector) nextRows() (rows []*row) {
 	return append(rows, many[:min(len(many), rowsPerPass)]...)
 }
 
-// Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
-// however long it takes. A cgroup that is not in the table, or not there, is no error.
+// Check compares cgroups with the desired values and repairs them at once, without backoff and however long the writes take. A cgroup that
+// is not in the table or does not exist is no error.
 func (p *Protector) Check(ctx context.Context, dirs ...string) error {
 	return p.inspect(ctx, checking, dirs...)
 }
 
-// CheckHigh is Check for a container's memory.high alone. One that is raised waits for no other write, and for no disk.
+// CheckHigh is Check for a container's memory.high alone. A raise waits for no other write and for no disk.
 func (p *Protector) CheckHigh(ctx context.Context, dir string) error {
 	return p.inspect(ctx, checkingHigh, dir)
 }
@@ -88,7 +87,7 @@ func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) e
 	return errors.Join(append(s.ancestorErrs, s.containerErrs...)...)
 }
 
-// repair looks at the files that were written, and at those with a repair that waits, so that the answer is the earliest of all.
+// repair compares the files that were written and those with a delayed repair. It returns the time until the next repair is due.
 func (p *Protector) repair(ctx context.Context, told map[cgroupfs.Change]bool) (time.Duration, error) {
 	return p.reconcile(ctx, repairing, func() []*row {
 		for c := range told {
@@ -98,8 +97,8 @@ func (p *Protector) repair(ctx context.Context, told map[cgroupfs.Change]bool) (
 	})
 }
 
-// Run reconciles every period, and repairs whenever the watcher tells of a change, until ctx ends. It leaves writes that have not returned by then
-// alone.
+// Run reconciles every period and repairs whenever the watcher reports a change, until ctx ends. It does not wait for writes that have not
+// returned by then.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	var changes <-chan map[cgroupfs.Change]bool
 	if p.watcher != nil {
@@ -118,7 +117,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	})
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	delayed := time.NewTimer(time.Hour) // for repairs that wait
+	delayed := time.NewTimer(time.Hour) // for delayed repairs
 	defer delayed.Stop()
 	for {
 		var next time.Duration
@@ -150,15 +149,15 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// Prune forgets what the journal has of cgroups that are gone and whose end was missed, of a bounded number of them.
+// Prune removes a bounded number of cgroups from the journal that are gone and whose end was missed.
 func (p *Protector) Prune() {
 	if p.journal != nil {
 		p.journal.prune(rowsPerPass, p.tree.Exists)
 	}
 }
 
-// Repairs count how often the files of a container were found to hold something else than the runtime was to write or had
-// written: those that were written instead, and the failures to read or write them.
+// Repairs counts containers whose files did not hold what the runtime should have written and that were repaired, and the failures to read
+// or write containers' files.
 type Repairs struct{ Containers, Failures uint64 }
 
 // Repairs returns how often containers were repaired.
@@ -168,8 +167,8 @@ func (p *Protector) Repairs() Repairs {
 	return p.repairs
 }
 
-// Unwritable are the containers whose files do not hold what is desired, and can be written by the runtime alone: this
-// process is in them.
+// Unwritable returns the containers whose files do not hold the desired values and that only the runtime can write: this process runs in
+// them.
 func (p *Protector) Unwritable() (cgroups []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,13 +189,13 @@ func (p *Protector) complain(err error) {
 	}
 }
 
-// complaint keeps an error that comes back at every check from filling the log.
+// complaint limits how often a recurring error is logged.
 type complaint struct {
 	text string
 	last time.Time
 }
 
-// new reports whether an error is worth a line.
+// new reports whether an error should be logged.
 func (c *complaint) new(err error, now time.Time) bool {
 	text := ""
 	if err != nil {

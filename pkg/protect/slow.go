@@ -12,37 +12,36 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// A lane has writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in each.
+// lane holds late writes of containers' memory.high and cpuset.mems, which Run makes. A container has at most one write in each lane.
 type lane struct {
 	scope   scope
-	limit   int           // running at a time; 0 is no bound
-	late    map[*row]bool // they are to be made
-	running map[*row]bool // Run makes it now
+	limit   int           // of concurrent writes; 0 is no limit
+	late    map[*row]bool // waiting
+	running map[*row]bool // being written
 }
 
 // The indices of the lanes.
 const (
-	// raises are writes of a higher memory.high, which gives room and has the kernel reclaim nothing: each is made at once.
+	// raises are writes of a higher memory.high, for which the kernel reclaims nothing: each is made at once.
 	raises = iota
-	// others wait for the kernel, which reclaims or moves memory before they return.
+	// others are writes that return after the kernel has reclaimed or moved memory.
 	others
 )
 
-// slowWrites is how many containers Run has the kernel reclaim or move memory of at a time. Each of them keeps a thread, and may keep a
-// CPU.
+// slowWrites bounds the concurrent writes of others. Each occupies a thread, and may occupy a CPU.
 const slowWrites = 8
 
 func newLane(within scope, limit int) *lane {
 	return &lane{scope: within, limit: limit, late: make(map[*row]bool), running: make(map[*row]bool)}
 }
 
-// start moves those to running that Run may make now. None is preferred.
+// start moves late writes to running within the limit and returns their rows.
 func (l *lane) start() (rows []*row) {
 	for r := range l.late {
 		if l.limit > 0 && len(l.running) == l.limit {
 			break
 		}
-		if !l.running[r] { // otherwise it is looked at again when that is done
+		if !l.running[r] { // otherwise it starts when the running write ends
 			delete(l.late, r)
 			l.running[r] = true
 			rows = append(rows, r)
@@ -51,7 +50,7 @@ func (l *lane) start() (rows []*row) {
 	return rows
 }
 
-// raises reports whether a change gives a container a higher memory.high than it has or is being given.
+// raises reports whether a change raises a container's memory.high above the file's value or that of the newest write.
 func (c change) raises() bool {
 	f := c.file()
 	switch {
@@ -63,7 +62,7 @@ func (c change) raises() bool {
 	return f.known() && f.want > f.have
 }
 
-// postpone makes the write of a slow file a late one.
+// postpone makes a slow write a late one.
 func (p *Protector) postpone(c change) {
 	lane := p.lanes[others]
 	if c.raises() {
@@ -73,16 +72,16 @@ func (p *Protector) postpone(c change) {
 	signal(p.lateDue)
 }
 
-// WriteLate makes all late writes now. Run does so as they come.
+// WriteLate makes all late writes now, for callers without Run.
 func (p *Protector) WriteLate(ctx context.Context) error {
 	var errs []error
-	for _, dir := range p.takeLate() { // each as it is when its turn comes
+	for _, dir := range p.takeLate() {
 		errs = append(errs, p.Check(ctx, dir))
 	}
 	return errors.Join(errs...)
 }
 
-// takeLate returns the containers that have late writes. Its caller makes them now.
+// takeLate removes all late writes and returns their containers.
 func (p *Protector) takeLate() (dirs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +95,7 @@ func (p *Protector) takeLate() (dirs []string) {
 	return slices.Compact(dirs)
 }
 
-// startLate starts what may be written now.
+// startLate starts late writes within the limits.
 func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +106,7 @@ func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	}
 }
 
-// finishLate makes a container's late writes. What fails is logged.
+// finishLate makes a container's late writes. Errors are logged.
 func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
 	_ = p.inspect(ctx, l.scope, r.cgroup)
 	p.mu.Lock()
@@ -116,8 +115,8 @@ func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
 	signal(p.lateDue)
 }
 
-// writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
-// pages. A write that has begun when ctx ends is left alone, and what comes of it is entered all the same.
+// writeSlowly writes memory.high or cpuset.mems. The write returns after the kernel has reclaimed memory above the value, or moved pages. If
+// ctx ends first, writeSlowly returns, and the write goes on and is recorded.
 func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) error {
 	var err error
 	done := make(chan struct{})
@@ -135,8 +134,8 @@ func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) err
 	}
 }
 
-// writeUntilEqual has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
-// waits for no other: which of two was written last is not known, and both look afterwards.
+// writeUntilEqual writes a slow file until it holds the desired value, which may change meanwhile. Each cgroup has one such write at a time.
+// Only a raise does not wait: because the order of two concurrent writes is unknown, both read the file afterwards.
 func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change) error {
 	hasSlot := false
 	for ctx.Err() == nil {
@@ -164,14 +163,13 @@ func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change)
 	return ctx.Err()
 }
 
-// step is what hold does next: it writes, waits for its turn, or ends.
+// step is what writeUntilEqual does next: it writes, waits for the slot, or ends.
 type step struct {
 	waits, writes bool
 	value         uint64
 	err           error
 }
 
-// nextStep plans one write.
 func (p *Protector) nextStep(within scope, c change, hasSlot bool, pages cgroupfs.Counted) step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,7 +182,7 @@ func (p *Protector) nextStep(within scope, c change, hasSlot bool, pages cgroupf
 		f.wrote(f.want)
 		p.enqueue(c)
 		return step{}
-	case p.noteChange(c): // the journal has forgotten it meanwhile: a new pass waits for its file
+	case p.noteChange(c): // the journal had forgotten it: a new pass waits for the file
 		p.postpone(c)
 		return step{}
 	case raises:
@@ -199,7 +197,7 @@ func (p *Protector) nextStep(within scope, c change, hasSlot bool, pages cgroupf
 			f.readFailed()
 		}
 		if !may {
-			return step{err: err} // what is blocked is decided again by Reconcile
+			return step{err: err} // Reconcile decides again about a blocked write
 		}
 	}
 	f.pendingWrites, f.newestWrite, f.newestRaises = f.pendingWrites+1, f.want, raises
@@ -207,7 +205,6 @@ func (p *Protector) nextStep(within scope, c change, hasSlot bool, pages cgroupf
 	return step{writes: true, value: f.want}
 }
 
-// recordSlow enters what came of a write.
 func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +212,7 @@ func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	return p.recordWrite(c, value, err)
 }
 
-// postponeIfDue makes what is still due a late write.
+// postponeIfDue makes the write a late one if it is still due.
 func (p *Protector) postponeIfDue(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +221,7 @@ func (p *Protector) postponeIfDue(c change) {
 	}
 }
 
-// awaitSlow waits until all slow writes that were begun have returned, or ctx ends.
+// awaitSlow waits until all slow writes that have begun return, or until ctx ends.
 func (p *Protector) awaitSlow(ctx context.Context) (err error) {
 	p.slow.Range(func(done, _ any) bool {
 		select {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"path"
 	"slices"
 	"time"
@@ -23,10 +24,10 @@ type row struct {
 	driver       cgroup.Driver
 	fresh        bool // see Target
 	state        rowState
-	compared     time.Time // when a pass looked at all of its files last
-	parts        []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
-	innerUnknown bool      // whether there is one inside could not be read
-	slowSlot     chan bool // is full while somebody makes slow writes
+	compared     time.Time // when a pass last compared all files
+	parts        []*part   // the cgroup, and crun's inner cgroup of a container, which gets the same values
+	innerUnknown bool      // it is unknown whether crun's inner cgroup exists
+	slowSlot     chan bool // full while a slow write is under way
 	migration    Migration // of a container
 }
 
@@ -34,29 +35,29 @@ type row struct {
 type part struct {
 	*row
 	dir     string
-	watched bool // the kernel tells of writes to its files
+	watched bool // inotify reports writes to its files
 	files   [len(knobs)]file
 }
 
-// isInner reports whether it is the one inside.
+// isInner reports whether the part is crun's inner cgroup.
 func (part *part) isInner() bool { return part != part.parts[0] }
 
 // knobs are the files of a part, in the order of part.files.
 var knobs = [...]cgroup.Knob{cgroup.MemoryOOMGroup, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
 
-// The indices of memory.oom.group, and of the files that take long to write; those in between hold protection.
+// Indices in knobs. Files from high on may take long to write.
 const (
 	oomGroup = 0
 	high     = 3
 	mems     = 4
 )
 
-// files are files of a row, a bit for each index.
+// files is a set of files, a bit for each index in knobs.
 type files uint8
 
 const allFiles = files(1<<len(knobs) - 1)
 
-// initial is what a new cgroup has in the files. cpuset.mems has no such value that would be right to write.
+// initial holds the kernel's defaults. For cpuset.mems there is no default to write.
 var initial = [...]uint64{
 	cgroup.MemoryOOMGroup.Default(), cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default(),
 }
@@ -76,20 +77,20 @@ func valuesOf(v memoryqos.Values, nodes *string) (knobValues, error) {
 	return all, err
 }
 
-// A rowState is what a cgroup is to us.
+// rowState says how this plugin treats a cgroup.
 type rowState uint8
 
 const (
 	desired     rowState = iota // a target names it
-	runtimeOnly                 // one does, and the kernel lets the runtime alone write: see cgroupfs.ErrOwn
-	released                    // no target names it any more, and something of ours may be left
-	removed                     // it is not in the table any more
+	runtimeOnly                 // a target names it, but the kernel lets only the runtime write: see cgroupfs.ErrOwn
+	released                    // no target names it any more, but values of this plugin may be left
+	removed                     // it is no longer in the table
 )
 
-// viaRuntime reports whether systemd holds what a file was read to hold: a container's was written by its runtime, through systemd.
+// viaRuntime reports whether systemd holds the values of the files: the runtime writes a container's files through systemd.
 func (r *row) viaRuntime() bool { return r.level == cgroup.LevelContainer }
 
-// all goes through the files of a row.
+// all iterates over the files of a row, with their indices in knobs.
 func (r *row) all() iter.Seq2[int, *file] {
 	return func(yield func(int, *file) bool) {
 		for _, part := range r.parts {
@@ -102,7 +103,7 @@ func (r *row) all() iter.Seq2[int, *file] {
 	}
 }
 
-// any reports whether a file is such.
+// any reports whether is returns true for a file.
 func (r *row) any(is func(*file) bool) bool {
 	for _, f := range r.all() {
 		if is(f) {
@@ -112,8 +113,8 @@ func (r *row) any(is func(*file) bool) bool {
 	return false
 }
 
-// idle reports whether nothing of it has to be looked at before the kernel tells of it. Nobody tells that kubepods is made again, which is
-// looked at like all cgroups above the pods.
+// idle reports whether no file has to be compared until inotify reports a change. Cgroups above the pods are never idle, because inotify
+// does not report that kubepods was recreated.
 func (r *row) idle() bool {
 	if r.abovePods() {
 		return false
@@ -126,32 +127,27 @@ func (r *row) idle() bool {
 	return r.state == desired && !r.innerUnknown && !r.any(func(f *file) bool { return f.compared() && !f.done() })
 }
 
-// hasNoValues reports whether it is a pod without values. Its controllers have those of its containers.
+// hasNoValues reports whether the row is a pod without values. Its cgroup.subtree_control still affects the files of its containers.
 func (r *row) hasNoValues() bool {
 	return r.state == desired && r.level == cgroup.LevelPod && !r.any((*file).compared)
 }
 
 func (r *row) abovePods() bool { return r.level != cgroup.LevelPod && r.level != cgroup.LevelContainer }
 
-// DesireAll makes the targets the desired state, as a whole: a cgroup that was among the last ones and is not among these goes back
-// to the kernel's default. The error is of targets that are wrong. Apply has the files hold the values.
+// DesireAll replaces the whole desired state. The files of all other cgroups go back to the kernel's defaults. The error names the
+// invalid targets. Apply writes the values. Do not call it beside Desire.
 func (p *Protector) DesireAll(targets []cgroup.Target) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	named := make(map[string]bool, len(targets))
+	others := maps.Clone(p.rows)
+	p.mu.Unlock()
 	for _, t := range targets {
-		named[t.Cgroup] = true
+		delete(others, t.Cgroup)
 	}
-	for dir, r := range p.rows {
-		if !named[dir] {
-			p.release(r)
-		}
-	}
-	return p.setTargets(targets)
+	return p.Desire(targets, slices.Collect(maps.Keys(others)))
 }
 
-// Desire is DesireAll for a part: the targets become desired, the cgroups that are gone go back, and the rest stays as it is. Its cost
-// does not grow with the number of pods.
+// Desire changes a part of the desired state: it sets the targets, and the files of the cgroups that are gone go back to the kernel's
+// defaults. Its cost does not grow with the number of pods.
 func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,16 +156,20 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 			p.release(r)
 		}
 	}
-	return p.setTargets(targets)
+	var errs []error
+	for _, t := range targets {
+		errs = append(errs, p.setTarget(t))
+	}
+	return errors.Join(errs...)
 }
 
-// Journaled is what the journal says is ours, of cgroups that are there, and for cpuset.mems the NUMA nodes of the cgroup above.
+// Journaled holds the journal's entries of existing cgroups and, for cpuset.mems, the NUMA nodes of their parents.
 type Journaled struct {
 	entries []Entry
 	nodes   map[string]uint64
 }
 
-// Journaled looks at cgroups, and waits for them.
+// Journaled reads cgroups, which may block.
 func (p *Protector) Journaled() Journaled {
 	w := Journaled{nodes: map[string]uint64{}}
 	if p.journal == nil {
@@ -184,18 +184,17 @@ func (p *Protector) Journaled() Journaled {
 			continue
 		}
 		if text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup)); err == nil {
-			w.nodes[e.Cgroup], _ = cgroup.CpusetMems.Parse([]byte(text)) // what is none is left alone
+			w.nodes[e.Cgroup], _ = cgroup.CpusetMems.Parse([]byte(text)) // an invalid list is left alone
 		}
 	}
 	return w
 }
 
-// RestoreAll has nothing desired any more, as in a dry run, which keeps nothing right: what was written goes back to what was there before, as
-// after Rollback, and all else is left alone. Apply and WriteLate write it; until it is written it stays in the journal, and with that for
-// the next RestoreAll.
+// RestoreAll ends the desired state, for a dry run: files that this plugin wrote go back to their earlier values, as after Rollback, and all
+// others are left alone. Apply and WriteLate write the values. Until then they stay in the journal, for the next RestoreAll.
 func (p *Protector) RestoreAll(w Journaled) {
-	if p.journal == nil { // what was there before is not known
-		_ = p.DesireAll(nil) // has no target that could be wrong
+	if p.journal == nil { // the earlier values are unknown
+		_ = p.DesireAll(nil) // no target can be invalid
 		return
 	}
 	p.mu.Lock()
@@ -219,15 +218,6 @@ func (p *Protector) RestoreAll(w Journaled) {
 	}
 }
 
-func (p *Protector) setTargets(targets []cgroup.Target) error {
-	var errs []error
-	for _, t := range targets {
-		errs = append(errs, p.setTarget(t))
-	}
-	return errors.Join(errs...)
-}
-
-// setTarget makes a target the desired state of its cgroup.
 func (p *Protector) setTarget(t cgroup.Target) error {
 	var nodes *string
 	if t.Mems != "" {
@@ -244,7 +234,7 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	if r == nil {
 		r = p.addRow(t.Cgroup, t.Level)
 	} else {
-		t.Seen = nil // the table has seen more since
+		t.Seen = nil // the table knows newer values
 	}
 	r.level, r.driver, r.fresh = t.Level, t.Driver, t.Fresh
 	if r.state == released {
@@ -259,7 +249,7 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	r.runtimeWrote(false)
 	if t.Seen != nil {
 		p.observe(r, *t.Seen)
-		if p.watcher != nil { // which did not tell of it yet
+		if p.watcher != nil { // changes before the watch were not reported
 			p.delayed[r] = allFiles
 			signal(p.repairDue)
 		}
@@ -267,7 +257,7 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 	return nil
 }
 
-// keepPod has a row for a pod until that ends, also without values: see hasNoValues. One that was about to end is back.
+// keepPod adds a row for a pod, even without values (see hasNoValues), or keeps a row that was released.
 func (p *Protector) keepPod(pod string) {
 	switch r := p.rows[pod]; {
 	case r == nil:
@@ -278,18 +268,18 @@ func (p *Protector) keepPod(pod string) {
 	}
 }
 
-// observe enters what a container's files were read to hold.
+// observe records values that were read from a container's files.
 func (p *Protector) observe(r *row, seen cgroup.Seen) {
-	values, _ := valuesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
+	values, _ := valuesOf(seen.Values, seen.Mems) // an invalid node list is read again
 	for i, value := range values {
 		f := &r.parts[0].files[i]
-		if value != nil && f.compared() && f.goal != restoring { // systemd may not hold what goes back
+		if value != nil && f.compared() && f.goal != restoring { // systemd may hold another value
 			f.observe(p.rounded(f, i, *value), r.viaRuntime())
 		}
 	}
 }
 
-// rounded is a value that was read. The kernel rounds bytes down to a page.
+// rounded returns the desired value if the kernel rounded it down to the value that was read.
 func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 	if index != mems && index != oomGroup && memoryqos.Holds(value, f.want, p.page) {
 		return f.want
@@ -297,9 +287,9 @@ func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 	return value
 }
 
-// release has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
-// gone, which the next pass finds. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it
-// claims is missing to the others of its pod, and its unit claims it again when systemd reloads.
+// release restores the kernel's defaults in a cgroup that is no longer a target. Usually its container has ended and the next pass finds the
+// cgroup gone. After a runtime was killed, the cgroup of a process that never ran may remain: its protection would be missing for the
+// other containers of the pod, and systemd would set it again at a reload.
 func (p *Protector) release(r *row) {
 	r.state = released
 	p.setValues(r, knobValues{})
@@ -307,15 +297,15 @@ func (p *Protector) release(r *row) {
 	p.dirty[r] = true
 }
 
-// RestoreEnded has cgroups hold the kernel's defaults whose containers ended while nobody listened: the journal has them, and they are no
-// targets. On a node whose last pod ended these are kubepods and its QoS classes, too. The caller has just applied all targets.
+// RestoreEnded restores the kernel's defaults in cgroups that are in the journal but not in the table: their containers ended while the
+// plugin was not connected. After the last pod of a node these include kubepods and the QoS levels. Call it after Apply of all targets.
 func (p *Protector) RestoreEnded(ctx context.Context) {
 	if p.journal != nil {
-		_ = p.run(ctx, applying, p.endedRows) // what fails is tried again by Reconcile, which reports it
+		_ = p.run(ctx, applying, p.endedRows) // Reconcile retries and reports failures
 	}
 }
 
-// endedRows enters rows for cgroups that only the journal knows.
+// endedRows adds rows for cgroups that only the journal has.
 func (p *Protector) endedRows() (rows []*row) {
 	for _, e := range p.journal.Entries() { // one for each file
 		if p.rows[e.Cgroup] != nil || p.ended(e.Cgroup) || p.rows[e.Cgroup] != nil {
@@ -328,7 +318,7 @@ func (p *Protector) endedRows() (rows []*row) {
 	return rows
 }
 
-// addEntry enters a row for what only the journal knows.
+// addEntry adds a row for an entry of the journal.
 func (p *Protector) addEntry(e Entry, level string) *row {
 	r := p.addRow(e.Cgroup, level)
 	if e.Unit != "" {
@@ -337,7 +327,6 @@ func (p *Protector) addEntry(e Entry, level string) *row {
 	return r
 }
 
-// addRow enters a row.
 func (p *Protector) addRow(dir, level string) *row {
 	r := &row{cgroup: dir, depth: depth(dir), level: level, slowSlot: make(chan bool, 1)}
 	r.parts = []*part{{row: r, dir: dir}}
@@ -345,7 +334,7 @@ func (p *Protector) addRow(dir, level string) *row {
 	return r
 }
 
-// removeRow removes a row. What is still heard of it changes nothing.
+// removeRow removes a row. Later events of its files change nothing.
 func (p *Protector) removeRow(r *row) {
 	r.state = removed
 	for _, f := range r.all() {
@@ -364,7 +353,7 @@ func (p *Protector) removeRow(r *row) {
 	p.endIfGone(r)
 }
 
-// setValues makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
+// setValues sets the desired values. A file without a desired value goes back to the kernel's default if this plugin wrote it.
 func (p *Protector) setValues(r *row, want knobValues) {
 	for i, f := range r.all() {
 		switch value := want[i]; {
@@ -382,8 +371,8 @@ func (p *Protector) setValues(r *row, want knobValues) {
 	}
 }
 
-// restoreFile has a file go back to what was there before ours, which the journal knows, or to the default. Otherwise it is not ours. nodes are
-// the default of cpuset.mems.
+// restoreFile restores a file that is in the journal to its earlier value or the default, and ignores all others. nodes is the default of
+// cpuset.mems.
 func (p *Protector) restoreFile(r *row, f *file, index int, nodes uint64) {
 	before, written := "", false
 	if p.journal != nil && (index != oomGroup || r.level == cgroup.LevelContainer) {
@@ -406,9 +395,8 @@ func (p *Protector) restoreFile(r *row, f *file, index int, nodes uint64) {
 	}
 }
 
-// unrestored reports whether the journal has a file that has to go back to the kernel's default: one in which the kubelet wants a value
-// of its own does not. An earlier run wrote it, before an upgrade or a change of the configuration. Or the runtime had an old value of
-// ours in its record, and is asked to write the default: it may have written that value after we took it away.
+// unrestored reports whether the journal has a file that must go back to the kernel's default, because the kubelet wants no other value.
+// Either an earlier run wrote it, before an upgrade or a change of the configuration, or the runtime wrote an old value from its record.
 func (p *Protector) unrestored(r *row, index int) bool {
 	if p.journal == nil || r.fresh {
 		return false
@@ -417,8 +405,8 @@ func (p *Protector) unrestored(r *row, index int) bool {
 	return written && before == ""
 }
 
-// awaitRuntime has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
-// Its memory.oom.group may be the kubelet's.
+// awaitRuntime leaves the files to the runtime, which is about to write this plugin's values: they are added to the journal.
+// memory.oom.group is not, because its value may be the kubelet's.
 func (p *Protector) awaitRuntime(r *row) {
 	for i, f := range r.all() {
 		if f.awaitRuntime(); f.goal == managed && i != oomGroup && (i == mems || f.want != initial[i]) {
@@ -427,7 +415,7 @@ func (p *Protector) awaitRuntime(r *row) {
 	}
 }
 
-// runtimeWrote has the files compared that were left to the runtime, or memory.high alone.
+// runtimeWrote lets passes compare the files that were left to the runtime, or memory.high alone.
 func (r *row) runtimeWrote(onlyHigh bool) {
 	for i, f := range r.all() {
 		if !onlyHigh || i == high {
@@ -447,7 +435,7 @@ func (p *Protector) findInner(r *row) {
 	if r.state == removed || len(r.parts) > 1 {
 		return
 	}
-	r.innerUnknown = err != nil // looked for again as long as there is something to look at
+	r.innerUnknown = err != nil // it is looked for again in later passes
 	for _, dir := range leaves[1:] {
 		inner := &part{row: r, dir: dir}
 		for i := range inner.files {
@@ -459,19 +447,18 @@ func (p *Protector) findInner(r *row) {
 	}
 }
 
-// watch has the kernel tell of a cgroup, which may be yet to come, or another one of the same name. It precedes the first read, so that no
-// write between the two is missed.
+// watch adds an inotify watch for a cgroup. It is called before the first read, so that no later write is missed.
 func (p *Protector) watch(part *part) {
-	watcher := p.watcher // the lock is given up below, and stopWatching may come
+	watcher := p.watcher // stopWatching may run while the lock is released below
 	if watcher == nil || part.watched && !part.abovePods() {
 		return
 	}
-	part.watched = true // unless what is heard of it meanwhile says that it is another one
+	part.watched = true // an event may reset it: the cgroup was recreated
 	if above := p.rows[path.Dir(part.cgroup)]; part.level == cgroup.LevelContainer && above != nil {
-		p.watch(above.parts[0]) // whose controllers have the container's values
+		p.watch(above.parts[0]) // writes of its cgroup.subtree_control reset the container's files
 	}
 	var err error
-	tell := p.onChange != nil && !part.abovePods() // of what was changed before, which was told to nobody
+	tell := p.onChange != nil && !part.abovePods() // earlier changes were not reported
 	p.outside(func() {
 		err = watcher.Watch(cgroupfs.Change{Cgroup: part.dir})
 		if err == nil && tell {
@@ -490,7 +477,7 @@ func (p *Protector) watch(part *part) {
 	}
 }
 
-// Watched are the cgroups of which the kernel tells while Run runs: of writes to their files, and of the ends of those right below.
+// Watched returns the cgroups that inotify watches while Run runs: writes to their files, and the removal of their children.
 func (p *Protector) Watched() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -501,7 +488,6 @@ func (p *Protector) Watched() map[string]bool {
 	return told
 }
 
-// stopWatching says that the kernel tells of nothing any more.
 func (p *Protector) stopWatching() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -514,14 +500,14 @@ func (p *Protector) stopWatching() {
 	}
 }
 
-// unwatch ends the watch of a row that has ended, unless another one has its cgroup.
+// unwatch ends the watch of a removed row, unless another row has its cgroup.
 func (p *Protector) unwatch(part *part) {
 	if p.watcher != nil && p.rows[part.cgroup] == nil {
 		p.watcher.Unwatch(cgroupfs.Change{Cgroup: part.dir})
 	}
 }
 
-// markChanged enters which files are to be looked at because of a change.
+// markChanged marks the files that a change affects.
 func (p *Protector) markChanged(c cgroupfs.Change) {
 	r := p.rows[c.Cgroup]
 	if above := p.rows[path.Dir(c.Cgroup)]; r == nil && above != nil && above.level == cgroup.LevelContainer && path.Base(c.Cgroup) == "container" {
@@ -535,7 +521,7 @@ func (p *Protector) markChanged(c cgroupfs.Change) {
 	case r == nil:
 	case c.File == "":
 		for _, part := range r.parts {
-			part.watched = part.watched && part.dir != c.Cgroup // it may be another one
+			part.watched = part.watched && part.dir != c.Cgroup // the cgroup may have been recreated
 		}
 		p.delayed[r] = allFiles
 	case !c.Limits():
@@ -543,11 +529,11 @@ func (p *Protector) markChanged(c cgroupfs.Change) {
 	}
 }
 
-// fewRows is how many rows stand for all that are below the same cgroup.
+// fewRows is how many unchanged rows show that no file below a cgroup was reset.
 const fewRows = 3
 
-// reset are the rows whose files may have been reset with the controllers of a cgroup. A runtime writes cgroup.subtree_control of all levels with
-// each container that it makes: above the pods, where thousands may be below, a few that hold their values say that none was reset.
+// reset returns the rows whose files a write of a cgroup's cgroup.subtree_control may have reset. A runtime writes this file on all levels
+// for each new container. Because thousands of rows may be below, a few rows that still hold their values show that none was reset.
 func (p *Protector) reset(dir string) (rows []*row) {
 	for _, r := range p.rows {
 		if path.Dir(r.cgroup) == dir || r.cgroup == dir && r.level == cgroup.LevelContainer {
@@ -578,10 +564,10 @@ func (p *Protector) reset(dir string) (rows []*row) {
 	return rows
 }
 
-// note enters a knob in the journal, before it is written, and reports whether it was not there.
+// note adds a knob to the journal before it is written, and reports whether it is new there.
 func (p *Protector) note(e Entry) bool { return p.journal != nil && p.journal.Note(e) }
 
-// endIfGone removes a cgroup that is gone from the journal, unless it is another's meanwhile.
+// endIfGone removes a cgroup that is gone from the journal, unless another row has it.
 func (p *Protector) endIfGone(r *row) {
 	if p.journal == nil || !p.ended(r.cgroup) {
 		return

@@ -25,20 +25,20 @@ import (
 
 // Units sets memory properties of systemd units at run time.
 type Units interface {
-	// SetMemory sets the given properties of a unit: memory.min, memory.low and memory.high in bytes, Max for no limit;
-	// cpuset.mems as a bit for each node. It returns within seconds. ErrNoSystemd and ErrNoUnit say that there is nothing to set.
+	// SetMemory sets properties of a unit: memory.min, memory.low and memory.high in bytes, Max for no limit; cpuset.mems as a bit for
+	// each NUMA node. It returns within seconds. The error is ErrNoSystemd or ErrNoUnit if there is nothing to set.
 	SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error
 }
 
 var (
-	// ErrNoSystemd says that nobody listens on systemd's socket.
+	// ErrNoSystemd means that nobody listens on systemd's socket.
 	ErrNoSystemd = errors.New("no systemd to talk to")
-	// ErrNoUnit says that systemd knows no unit of that name.
+	// ErrNoUnit means that systemd has no unit of that name.
 	ErrNoUnit = errors.New("systemd has no such unit")
 )
 
-// property is the systemd property behind a knob (systemd.resource-control(5)). memory.oom.group follows from OOMPolicy, which no
-// running unit changes: systemd writes its own value whenever it writes another of them.
+// property maps knobs to systemd properties (systemd.resource-control(5)). memory.oom.group has none: it follows from OOMPolicy, which cannot
+// change while a unit runs, and systemd writes it with every other property.
 var property = map[cgroup.Knob]string{
 	cgroup.MemoryMin:  "MemoryMin",
 	cgroup.MemoryLow:  "MemoryLow",
@@ -46,10 +46,9 @@ var property = map[cgroup.Knob]string{
 	cgroup.CpusetMems: "AllowedMemoryNodes", // systemd 244
 }
 
-// SystemdUnits are Units over systemd's D-Bus socket. A value that systemd holds survives its daemon-reload and every change
-// of another property of the same slice; one that stands in the file alone does not. The other way round, setting a property
-// makes systemd write all that it holds for the unit: a cpu.max that another writer set is lost
-// (kubernetes#138431). So a property is set only when its value changes.
+// SystemdUnits implements Units over systemd's D-Bus socket. A value that systemd holds survives a daemon-reload and changes of other
+// properties of the unit; a value that is only in the file does not. Setting a property makes systemd write all values of the unit, and a
+// cpu.max of another writer is lost (kubernetes#138431). So a property is set only when its value changes.
 type SystemdUnits struct {
 	socket string
 
@@ -57,8 +56,8 @@ type SystemdUnits struct {
 	conn *systemd.Conn
 }
 
-// NewUnits gives Units over systemd's private D-Bus socket, usually /run/systemd/private. It connects at first use and
-// again after an error.
+// NewUnits returns Units over systemd's private D-Bus socket, usually /run/systemd/private. It connects at first use, and again after an
+// error.
 func NewUnits(socket string) *SystemdUnits {
 	return &SystemdUnits{socket: socket}
 }
@@ -92,7 +91,7 @@ func (u *SystemdUnits) set(ctx context.Context, unit string, properties []system
 	case err == nil:
 		return nil
 	case !errors.As(err, &answer):
-		// No answer: the connection is of no more use.
+		// No answer: the connection is broken.
 		u.conn.Close()
 		u.conn = nil
 	case answer.Name == "org.freedesktop.systemd1.NoSuchUnit":
@@ -101,8 +100,8 @@ func (u *SystemdUnits) set(ctx context.Context, unit string, properties []system
 	return err
 }
 
-// dial connects. Its deadline bounds that only, and with it the call that the library makes by itself and without a deadline:
-// the connection outlives it.
+// dial connects. The deadline of ctx bounds only the connecting, including a call that the library makes without a deadline; the connection
+// outlives ctx.
 func (u *SystemdUnits) dial(ctx context.Context) (*systemd.Conn, error) {
 	var stops []func() bool
 	defer func() {
@@ -124,7 +123,7 @@ func (u *SystemdUnits) dial(ctx context.Context) (*systemd.Conn, error) {
 	return conn, err
 }
 
-// handshake says who we are; the private socket is no bus and takes no Hello.
+// handshake authenticates. The private socket is no bus and takes no Hello.
 func handshake(socket net.Conn) (*dbus.Conn, error) {
 	conn, err := dbus.NewConn(socket)
 	if err != nil {
@@ -138,8 +137,8 @@ func handshake(socket net.Conn) (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// setMemory has systemd receive the values of a cgroup's unit. With them it writes its own memory.oom.group, which is 0 for a container
-// (src/core/cgroup.c, cgroup_context_apply): where 1 was there, which is the kubelet's, it is written back.
+// setMemory sets the properties of a cgroup's unit. systemd then also writes memory.oom.group, 0 for a container (src/core/cgroup.c,
+// cgroup_context_apply): the kubelet's 1 is written back.
 func setMemory(ctx context.Context, u Units, t *cgroupfs.Tree, dir, unit string, values map[cgroup.Knob]uint64) error {
 	before, err := t.Get(dir, cgroup.MemoryOOMGroup)
 	kept := err == nil && before != cgroup.MemoryOOMGroup.Default()
@@ -173,7 +172,7 @@ func properties(values map[cgroup.Knob]uint64) []systemd.Property {
 	return list
 }
 
-// nodeMask is systemd's form of a set of NUMA nodes: a bit for each, lowest byte first.
+// nodeMask encodes NUMA nodes for systemd: a bit for each node, lowest byte first.
 func nodeMask(nodes uint64) []byte {
 	return binary.LittleEndian.AppendUint64(nil, nodes)[:(bits.Len64(nodes)+7)/8]
 }
