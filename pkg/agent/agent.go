@@ -1,6 +1,6 @@
-// Package agent carries out what the ledger decides. Each event of the runtime is one Step of the ledger under one lock;
-// everything that waits happens outside of it. An answer waits for the state file, and the start of a container for the cgroups above
-// it. What an effect did is not believed: the files are read, and what they show is an event too.
+// Package agent carries out the decisions of the ledger. Each event of the runtime is one Step of the ledger under one lock. Everything
+// that waits happens outside of the lock. An answer waits for the state file, and the start of a container for its parent cgroups. The
+// agent does not assume that a write took effect: it reads the files, and passes what it read to the ledger as an event.
 package agent
 
 import (
@@ -36,40 +36,39 @@ import (
 // Defaults of Options.
 const (
 	CheckPeriod = 10 * time.Second
-	// RequestTimeout leaves most of an NRI request, which ends after two seconds, to everything else.
+	// RequestTimeout leaves most of the two seconds of an NRI request to everything else.
 	RequestTimeout = 300 * time.Millisecond
 )
 
-// Options are what an Agent is made of.
+// Options are the inputs of New.
 type Options struct {
 	Config  config.Config
 	Machine machine.Machine
-	// Sysfs is the root of the sysfs that Machine comes from, for what changes in it; empty has none.
+	// Sysfs is the root of the sysfs that Machine was read from, to follow changes; empty follows none.
 	Sysfs string
 	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values; empty keeps none of them.
 	StateDir string
-	// KubeletState is a kubelet's state file to import where StateDir has none; empty imports none.
+	// KubeletState is a kubelet's state file, imported if StateDir never had one; empty imports none.
 	KubeletState string
 	// Tree is the cgroup v2 hierarchy.
 	Tree *cgroupfs.Tree
 	// Units sets properties of systemd's slices; nil writes files only.
 	Units protect.Units
-	// Watcher tells of other writers; nil leaves them to the periodic check.
+	// Watcher reports writes by others; nil leaves them to the periodic check.
 	Watcher *cgroupfs.Watcher
-	// CheckPeriod is the time between two looks at the cgroups that others write to, a second at least; 0 is CheckPeriod.
+	// CheckPeriod is the time between two periodic checks of cgroups, at least a second; 0 is CheckPeriod.
 	CheckPeriod time.Duration
-	// RequestTimeout is the longest that the creation of a container waits for the sources of its request and devices; 0 is
-	// RequestTimeout.
+	// RequestTimeout bounds how long the creation of a container waits for its request and devices; 0 is RequestTimeout.
 	RequestTimeout time.Duration
 	// Providers are the sources of memory requests in their order; the agent runs them.
 	Providers []podinfo.Provider
-	// Claims reads the resource claims that were prepared before, once the state folder is this agent's; nil has none.
+	// Claims reads the resource claims that were prepared before; it is called once the state folder is locked. nil has none.
 	Claims func() []claims.Claim
-	// Recorder receives every event and what was decided; nil records nothing.
+	// Recorder receives every event and decision; nil records nothing.
 	Recorder Recorder
 	// Devices finds the NUMA nodes of containers' devices; nil finds none.
 	Devices Devices
-	// Log gets decisions, one line each; nil is logrus' standard logger.
+	// Log receives a line for each decision; nil is logrus' standard logger.
 	Log logrus.FieldLogger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -77,18 +76,17 @@ type Options struct {
 
 // Devices finds the NUMA nodes of containers' devices.
 type Devices interface {
-	// Wants reports whether Find has anything to ask about a container. It waits for nobody.
+	// Wants reports whether Find has anything to ask about a container. It does not wait.
 	Wants(c devices.Container) bool
-	// Find returns the devices of a container, and of the others of its pod as far as they are known. It may wait until ctx ends.
+	// Find returns the devices of a container, and those of the pod's other containers that are known. It may wait until ctx ends.
 	Find(ctx context.Context, c devices.Container) devices.Pod
-	// CPUs returns the exclusive CPUs of the containers of a pod, in the kernel's list format, as far as they are known. It may wait until
-	// ctx ends.
+	// CPUs returns the known exclusive CPUs of a pod's containers, in the kernel's list format. It may wait until ctx ends.
 	CPUs(ctx context.Context, c devices.Container) map[string]string
-	// Lookup returns what is known of a container's devices without asking anybody.
+	// Lookup returns the known devices of a container. It does not wait.
 	Lookup(c devices.Container) []topologymanager.Device
 }
 
-// Recorder records what the ledger is given and what it decides. Its methods are called under the agent's lock and must not wait.
+// Recorder records events and decisions of the ledger. Its methods are called under the agent's lock and must not wait.
 type Recorder interface {
 	// Begin receives the ledger before its first event.
 	Begin(now time.Time, l *ledger.Ledger)
@@ -103,32 +101,32 @@ type Agent struct {
 
 	checkPeriod, requestTimeout time.Duration
 
-	sysfs        string // empty has none
+	sysfs        string
 	tree         *cgroupfs.Tree
-	journal      *protect.Journal // nil where it cannot be read
+	journal      *protect.Journal // nil if it cannot be read
 	protector    *protect.Protector
-	unusable     map[string]string // why there is no journal or no writer, by the name of the file
+	unusable     map[string]string // why there is no journal or writer, by file name
 	store        *checkpoint.Store
-	writer       *checkpoint.Writer // nil where the state folder cannot be used
+	writer       *checkpoint.Writer // nil if the state folder cannot be used
 	requests     *podinfo.Resolver
 	hasProviders bool            // requests has sources
 	raises       *durable.Writer // of raisesFile
-	recorder     Recorder        // nil where nothing is recorded
+	recorder     Recorder        // nil records nothing
 	devices      Devices         // nil finds none
 	counters     counters
 	ancestors    ancestors
 	deficits     *sampler.Sampler
 
-	ownCgroup   atomic.Pointer[string] // cgroup of the container that this process is in; nil while none is found
-	received    atomic.Uint64          // events of runtimes so far
-	wake        chan struct{}          // Run has work
-	restoreDue  chan struct{}          // undoing has work
-	highChanged chan struct{}          // for the stall guard
-	changed     chan struct{}          // for the recorder of OOM kills
+	ownCgroup   atomic.Pointer[string] // cgroup of this process's container; nil until it is found
+	received    atomic.Uint64          // events received from runtimes
+	wake        chan struct{}          // wakes Run
+	restoreDue  chan struct{}          // wakes restoreLoop
+	highChanged chan struct{}          // wakes the stall guard
+	changed     chan struct{}          // wakes the recorder of OOM kills
 
-	configSlot chan struct{} // holds one while a configuration is put in force, which may wait for files
+	configSlot chan struct{} // full while a configuration is applied, which may wait for files
 
-	mu      sync.Mutex // guards what follows; nothing under it waits
+	mu      sync.Mutex // guards the following; its holder never waits
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
@@ -138,14 +136,14 @@ type Agent struct {
 	epoch          uint64         // of the last session
 	session        *Session       // nil when no runtime is connected
 	rereadClaim    func(context.Context, claims.Claim)
-	failingFiles   map[string]string // files of the state folder, in the log
-	protectFailing bool              // in the log
-	reconciles     int               // periodic ones so far
+	failingFiles   map[string]string // logged failures of files in the state folder
+	protectFailing bool              // logged
+	reconciles     int               // periodic checks so far
 }
 
-// New returns an agent that has the state folder for itself and has read its checkpoint. The error is checkpoint.ErrInUse while another
-// process has the folder; nothing in it was read then. A state folder that cannot be used, or a bad state file, is no
-// error: it is logged, it shows in View's conditions, and the state is rebuilt by Synchronize.
+// New locks the state folder, reads its files and returns an agent. The error is checkpoint.ErrInUse if another process has the folder;
+// then nothing in it was read. A state folder that cannot be used and a bad state file are not errors: they are logged and shown in View's
+// conditions, and Synchronize rebuilds the state.
 func New(opts Options) (*Agent, error) {
 	if opts.Tree == nil {
 		return nil, errors.New("an agent needs a cgroup tree")
@@ -173,9 +171,9 @@ func New(opts Options) (*Agent, error) {
 		highChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
 		configSlot:  make(chan struct{}, 1),
-		ancestors:   newAncestors(),
+		ancestors:   ancestors{slot: make(chan struct{}, 1)},
 		shared:      &sharedView{},
-		viewStale:   true, // nothing has been shown
+		viewStale:   true,
 
 		checkPeriod: cmp.Or(opts.CheckPeriod, CheckPeriod), requestTimeout: cmp.Or(opts.RequestTimeout, RequestTimeout),
 
@@ -196,21 +194,25 @@ func New(opts Options) (*Agent, error) {
 	a.ledger, err = ledger.New(opts.Now(), begin)
 	if err != nil {
 		if a.store != nil {
-			_ = a.store.Close() // it has written nothing
+			_ = a.store.Close() // nothing was written
 		}
 		return nil, err
 	}
-	a.outbox.all = true // nothing is known of what an earlier run has written
+	a.outbox.all = true // it is unknown what an earlier run wrote
 	a.openStateDir(opts.StateDir, opts.KubeletState, resolved)
 	if a.recorder != nil {
 		a.recorder.Begin(a.now(), a.ledger)
 	}
 	a.hasProviders = len(opts.Providers) > 0
+	requests := ""
+	if a.hasProviders && opts.StateDir != "" {
+		requests = filepath.Join(opts.StateDir, requestsFile)
+	}
 	a.requests = podinfo.New(podinfo.Options{
 		Providers: opts.Providers,
 		Timeout:   a.requestTimeout,
 		Changed:   a.podChanged,
-		File:      a.requestsFile(opts.StateDir),
+		File:      requests,
 		Log:       opts.Log,
 	})
 	a.protector = protect.New(protect.Options{
@@ -220,19 +222,11 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// requestsFile holds the pods as last received from the pod APIs.
+// requestsFile is the name of the file with the pods as last received from the pod APIs.
 const requestsFile = "requests.json"
 
-// requestsFile is the path of that file; "" without pod APIs, or a folder for it.
-func (a *Agent) requestsFile(dir string) string {
-	if !a.hasProviders || dir == "" {
-		return ""
-	}
-	return filepath.Join(dir, requestsFile)
-}
-
-// lockStateDir opens the state folder and keeps other daemons out of it until Close, or the end of the process: each would lose the
-// other's decisions. The error is checkpoint.ErrInUse only.
+// lockStateDir opens the state folder and locks it against other daemons until Close: two daemons would overwrite each other's decisions.
+// The only error is checkpoint.ErrInUse.
 func (a *Agent) lockStateDir(dir string) error {
 	if dir == "" {
 		return nil
@@ -246,7 +240,7 @@ func (a *Agent) lockStateDir(dir string) error {
 	}
 	switch err := store.Lock(); {
 	case errors.Is(err, checkpoint.ErrInUse):
-		_ = store.Close() // nothing was written
+		_ = store.Close()
 		return err
 	case err != nil:
 		log.WithError(err).Warn("the state folder cannot be locked: another daemon that uses it would not be noticed")
@@ -262,10 +256,13 @@ func (a *Agent) openStateDir(dir, kubeletState string, resolved config.Resolved)
 		return
 	}
 	log := a.log.WithField("stateDir", dir)
-	var err error
-	if a.journal, err = a.openJournal(dir); err != nil {
+	journal, damage, err := protect.OpenJournal(dir)
+	if a.journal = journal; err != nil {
 		a.unusable[protect.JournalFile] = err.Error()
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
+	}
+	if damage != nil {
+		log.WithError(damage).Warn("the journal of written cgroup files is damaged and was renamed; its readable entries are kept")
 	}
 	if a.store == nil {
 		return
@@ -276,22 +273,14 @@ func (a *Agent) openStateDir(dir, kubeletState string, resolved config.Resolved)
 	a.writer = checkpoint.NewWriter(a.store)
 }
 
-func (a *Agent) openJournal(dir string) (*protect.Journal, error) {
-	journal, damage, err := protect.OpenJournal(dir)
-	if damage != nil {
-		a.log.WithError(damage).Warn("the journal of written cgroup files cannot be read in full and is set aside")
-	}
-	return journal, err
-}
-
-// restore restores the allocations of the state file, or of a kubelet's where there is none. Synchronize then drops those whose pods are
+// restore restores the allocations of the state file or, at the first start, of a kubelet's. Synchronize then drops those of pods that are
 // gone.
 func (a *Agent) restore(log logrus.FieldLogger, kubeletState string) {
 	file, err := a.store.Load()
 	var corrupt *checkpoint.CorruptError
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		if kubeletState == "" || a.store.HadFile() { // the second: this is not the first start
+		if kubeletState == "" || a.store.HadFile() { // HadFile: this is not the first start
 			return
 		}
 		if file, err = checkpoint.ReadFile(kubeletState); err == nil {
@@ -341,13 +330,15 @@ func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 	log.WithField("entries", report.Restored).Info("state file restored")
 }
 
-// Close writes what is pending and then leaves the state folder to others.
+// Close writes pending changes and unlocks the state folder.
 func (a *Agent) Close(ctx context.Context) error {
 	var errs []error
 	if a.writer != nil {
 		errs = append(errs, a.writer.Close(ctx))
 	}
-	errs = append(errs, a.closeProtector(ctx))
+	protectorCtx, cancel := context.WithTimeout(ctx, systemdTimeout)
+	defer cancel()
+	errs = append(errs, a.protector.Close(protectorCtx))
 	if a.journal != nil {
 		errs = append(errs, a.journal.Close(ctx))
 	}
@@ -358,19 +349,13 @@ func (a *Agent) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// systemdTimeout is how long systemd has to confirm the last values, of the time that Close has.
+// systemdTimeout is how long Close waits for systemd to confirm the last values.
 const systemdTimeout = 2 * time.Second
 
-func (a *Agent) closeProtector(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
-	defer cancel()
-	return a.protector.Close(ctx)
-}
-
-// poke has Run look for work.
+// poke wakes Run.
 func (a *Agent) poke() { signal(a.wake) }
 
-// signal puts a value into a channel that holds one, unless it has one to receive already.
+// signal puts a value into a channel of capacity one, unless it is full.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -378,15 +363,15 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// Reconfigure puts a configuration in force and brings running containers and the cgroups above them to it. One that does
-// not fit this machine is refused: the old one stays, and the error is shown until a good one comes.
+// Reconfigure applies a configuration to running containers and their parent cgroups. If it does not fit this machine, the old one stays in
+// force, and View shows the error until a configuration is accepted.
 func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 	defer a.configuring()()
 	c.RolledBack = a.config().RolledBack
 	return a.reconfigure(ctx, c)
 }
 
-// configuring waits until no other configuration is put in force.
+// configuring waits until no other configuration is being applied.
 func (a *Agent) configuring() (end func()) {
 	a.configSlot <- struct{}{}
 	return func() { <-a.configSlot }
@@ -402,7 +387,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	return a.enforce(ctx, resolved)
 }
 
-// enforce brings everything to a configuration. The error is of one that does not fit.
+// enforce applies a configuration. The error says why it does not fit.
 func (a *Agent) enforce(ctx context.Context, resolved config.Resolved) error {
 	effects := a.step(ledger.Reconfigure{Config: resolved})
 	defer a.logNotes(effects.Notes)
@@ -422,7 +407,7 @@ func (a *Agent) RejectConfig(err error) {
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
-// The error names what was not found. The lock is held only to copy what the explanations follow from.
+// The error names what was not found. The lock is held only while the facts are copied.
 func (a *Agent) Explain(pod, container string) (iter.Seq[ledger.Explanation], error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

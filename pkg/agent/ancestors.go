@@ -15,28 +15,22 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
-// ancestors orders the writes to the cgroups above the containers: one at a time, and always the newest values, so that
-// decisions that came together share a write and a late one never undoes a newer.
+// ancestors orders the writes to the parent cgroups: one at a time and always the newest values. Concurrent decisions share a write, and a
+// late write never overwrites a newer value.
 type ancestors struct {
-	desiring sync.Mutex    // its holder has the newest values desired; nothing under it waits
-	slot     chan struct{} // holds one token; its holder writes
-	hanging  atomic.Int32  // those that have not returned within applyLimit
+	desiring sync.Mutex    // held while the newest values become desired; its holder never waits
+	slot     chan struct{} // full while somebody writes
+	hanging  atomic.Int32  // writes that did not return within applyLimit
 }
 
-func newAncestors() ancestors {
-	turn := make(chan struct{}, 1)
-	turn <- struct{}{}
-	return ancestors{slot: turn}
-}
-
-// protect brings the cgroups above the containers to the newest values. What cannot be written is logged and tried again at
-// the next event and by Run. It is false where not even the newest values are desired yet, for want of time.
+// protect writes the newest values of the parent cgroups. Failures are logged and retried at the next event and by Run. It returns false if
+// ctx ended before the newest values became desired.
 func (a *Agent) protect(ctx context.Context) (desired bool) {
 	if !a.ancestors.take(ctx) {
-		a.poke() // Run has the time
+		a.poke()
 		return false
 	}
-	defer func() { a.ancestors.slot <- struct{}{} }()
+	defer func() { <-a.ancestors.slot }()
 	err := a.desire()
 	switch {
 	case a.dryRun():
@@ -45,31 +39,30 @@ func (a *Agent) protect(ctx context.Context) (desired bool) {
 		a.protectFailed(errNoAnswer)
 		return true
 	}
-	settled := make(chan struct{})
+	returned := make(chan struct{})
 	go func() {
-		defer close(settled)
+		defer close(returned)
 		a.protectFailed(errors.Join(err, a.protector.Apply(ctx)))
 	}()
 	select {
-	case <-settled:
+	case <-returned:
 	case <-time.After(applyLimit):
 		a.ancestors.hanging.Add(1)
 		a.protectFailed(errNoAnswer) // until it has returned
-		go func() { <-settled; a.ancestors.hanging.Add(-1) }()
+		go func() { <-returned; a.ancestors.hanging.Add(-1) }()
 	}
 	return true
 }
 
-// maxHanging bounds them: each keeps a thread.
+// maxHanging bounds the hanging writes: each occupies a thread.
 const maxHanging = 8
 
-// applyLimit is how long the others wait for one that writes. A kernel takes a thousandth of it, unless something is wrong.
+// applyLimit is how long others wait for a write. A kernel normally takes a thousandth of it.
 const applyLimit = 2 * protect.WriteLimit
 
 var errNoAnswer = fmt.Errorf("a cgroup has not answered within %v", applyLimit)
 
-// restoreFiles has nothing of ours stand in the files of a node on which nothing is written any more: a memory.high that the stall guard does
-// not look after stops a container for good.
+// restoreFiles restores all written files in a dry run: without the stall guard a remaining memory.high could stop a container for good.
 func (a *Agent) restoreFiles(ctx context.Context) (err error) {
 	if a.dryRun() && a.desireNothing(a.protector.Journaled()) {
 		err = errors.Join(a.protector.Apply(ctx), a.protector.WriteLate(ctx))
@@ -78,7 +71,7 @@ func (a *Agent) restoreFiles(ctx context.Context) (err error) {
 	return err
 }
 
-// desireNothing has nothing desired any more in a dry run, which does not end meanwhile.
+// desireNothing ends the desired state in a dry run. The configuration cannot change meanwhile.
 func (a *Agent) desireNothing(written protect.Journaled) bool {
 	defer a.configuring()()
 	if !a.dryRun() {
@@ -88,7 +81,7 @@ func (a *Agent) desireNothing(written protect.Journaled) bool {
 	return true
 }
 
-// desire makes the newest values desired, and writes nothing.
+// desire passes the newest values to the protector without writing them.
 func (a *Agent) desire() error {
 	a.ancestors.desiring.Lock()
 	defer a.ancestors.desiring.Unlock()
@@ -108,20 +101,20 @@ func (a *Agent) config() config.Config {
 	return a.ledger.Config().Config
 }
 
-// take waits until nobody else writes; false past the deadline.
+// take waits for the slot; it returns false if ctx ends first.
 func (o *ancestors) take(ctx context.Context) bool {
 	if ctx.Err() != nil { // the select would choose either
 		return false
 	}
 	select {
-	case <-o.slot:
+	case o.slot <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// takeTargets takes what is to be written.
+// takeTargets empties the outbox of targets.
 func (a *Agent) takeTargets() (targets []cgroup.Target, ended []string, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +135,7 @@ func (a *Agent) takeTargets() (targets []cgroup.Target, ended []string, all bool
 	return targets, ended, all
 }
 
-// protectFailed counts and logs a failure, once, and its end; nil is none. After a failure it is not known what is written.
+// protectFailed counts failures, and logs the first of a series and the end of the series (nil). After a failure all targets are passed again.
 func (a *Agent) protectFailed(err error) {
 	a.mu.Lock()
 	changed := a.protectFailing != (err != nil)
@@ -155,8 +148,8 @@ func (a *Agent) protectFailed(err error) {
 	switch {
 	case !changed:
 	case err != nil:
-		a.log.WithError(err).Error("the cgroups above the containers could not be written; trying again")
+		a.log.WithError(err).Error("the parent cgroups could not be written; trying again")
 	default:
-		a.log.Info("the cgroups above the containers are written again")
+		a.log.Info("the parent cgroups can be written again")
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// PrepareClaim allocates a claim. The error refuses it.
+// PrepareClaim allocates a claim, or returns why it is refused.
 func (a *Agent) PrepareClaim(ctx context.Context, claim claims.Claim) error {
 	return a.changeClaim(ctx, ledger.PrepareClaim{Claim: claim})
 }
 
-// UnprepareClaim releases a claim; one that is not known has been released. The error refuses one that a living container has.
+// UnprepareClaim releases a claim. It is refused while a living container uses the claim; an unknown claim is no error.
 func (a *Agent) UnprepareClaim(ctx context.Context, uid string) error {
 	return a.changeClaim(ctx, ledger.UnprepareClaim{UID: uid})
 }
@@ -24,18 +24,18 @@ func (a *Agent) changeClaim(ctx context.Context, change ledger.Event) error {
 	return effects.Err
 }
 
-// OnUnreserved has the agent call a function before it creates a container with a claim that was not reserved for the
-// container's pod when it was prepared: the kubelet prepares a claim that passes from one pod to another only once.
+// OnUnreserved sets a function that the agent calls before it creates a container with a claim that was not reserved for the container's pod
+// when it was prepared: if a claim passes from one pod to another, the kubelet does not prepare it again.
 func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim claims.Claim)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rereadClaim = reread
 }
 
-// rereadTimeout bounds the question about the claims of a new container.
+// rereadTimeout bounds reading the claims of a new container again.
 const rereadTimeout = 500 * time.Millisecond
 
-// rereadClaims has claims read again, and prepared as they are now.
+// rereadClaims reads claims again and prepares them as they are now.
 func (a *Agent) rereadClaims(ctx context.Context, unreserved []claims.Claim) {
 	if len(unreserved) == 0 {
 		return

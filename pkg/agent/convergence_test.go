@@ -402,7 +402,7 @@ func (w *world) stop() {
 	cancel()
 	ctx := context.Background()
 	if w.host.systemd != nil {
-		w.closeProtector(ended)
+		_ = w.protector.Close(ended)
 	}
 	_ = w.Close(ctx)
 	w.requests.Run(ended) // ends its file

@@ -16,17 +16,17 @@ type Counters struct {
 	Late uint64
 	// Quarantined counts state files that were set aside.
 	Quarantined uint64
-	// Updates counts unasked updates that the runtime took.
+	// Updates counts unsolicited updates that the runtime accepted.
 	Updates uint64
-	// Repairs count the containers whose files held something else than they should, and the failures to read or write them.
+	// Repairs count containers' files that were repaired, and failures to read or write them.
 	Repairs protect.Repairs
-	// ProtectErrors counts failed writes to the cgroups above the containers.
+	// ProtectErrors counts failed writes to parent cgroups.
 	ProtectErrors uint64
-	// Overwrites counts other writers' writes to files with values of ours, those of pods that have ended too.
+	// Overwrites counts changes of files by other writers, including those of pods that have ended.
 	Overwrites map[protect.Overwrite]uint64
-	// Checkpoint are the state file's.
+	// Checkpoint is about the state file.
 	Checkpoint checkpoint.Stats
-	// Requests are the sources'.
+	// Requests is about the sources of requests.
 	Requests podinfo.Stats
 }
 
@@ -35,7 +35,7 @@ type counters struct {
 	late, quarantined, updates, protectErrors atomic.Uint64
 }
 
-// Counters returns what has been counted so far.
+// Counters returns the counters.
 func (a *Agent) Counters() Counters {
 	a.mu.Lock()
 	decisions := a.ledger.Counters()
@@ -52,5 +52,5 @@ func (a *Agent) Counters() Counters {
 	return counted
 }
 
-// OverwritesByFile counts other writers' writes among Overwrites to the cgroups above the containers that are there now, by file.
+// OverwritesByFile returns the part of Overwrites that is about existing parent cgroups, by file.
 func (a *Agent) OverwritesByFile() map[protect.File]uint64 { return a.protector.OverwritesByFile() }

@@ -91,7 +91,7 @@ func TestADamagedJournalAndDamagedRaisesAreNoReasonToStop(t *testing.T) {
 		}
 	}
 	n.start()
-	for _, told := range []string{"journal of written cgroup files cannot be read in full", "raised memory.high values cannot be read"} {
+	for _, told := range []string{"the journal of written cgroup files is damaged and was renamed", "raised memory.high values cannot be read"} {
 		if !strings.Contains(n.log.String(), told) {
 			t.Errorf("the log does not say %q", told)
 		}
@@ -197,13 +197,13 @@ func TestAncestorsThatCannotBeWrittenAreToldOnceAndTriedAgain(t *testing.T) {
 		pod := n.pod(name, memoryqos.Guaranteed)
 		n.launch(pod, ofPod(pod, "main", gi))
 	}
-	if told := strings.Count(n.log.String(), "the cgroups above the containers could not be written"); told != 1 {
+	if told := strings.Count(n.log.String(), "the parent cgroups could not be written"); told != 1 {
 		t.Errorf("it was told %d times", told)
 	}
 	n.rmdir("kubepods/memory.min")
 	n.reconcile(context.Background())
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), bytesOf(2*1052266496))
-	if n.Counters().ProtectErrors < 2 || !strings.Contains(n.log.String(), "are written again") {
+	if n.Counters().ProtectErrors < 2 || !strings.Contains(n.log.String(), "the parent cgroups can be written again") {
 		t.Error("its end was not told")
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// observeSample has the ledger know the last sample before it decides by it about a new container, with what is free at this moment:
-// much may have been taken since the sample. Samples that nothing is decided by are no events, so that a recording holds none of them.
+// observeSample passes the last sample to the ledger before a decision that depends on it, with the memory that is free now: much may have
+// been allocated since the sample. Other samples are not passed, so that recordings do not contain them.
 func (a *Agent) observeSample() {
 	nodes := a.deficits.FreeNow()
 	a.mu.Lock()

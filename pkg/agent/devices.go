@@ -7,11 +7,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// findDevices begins to look for the devices of a container and its pod's others, and for the CPUs of these where they matter. The
-// channel is closed when the search ends, at its deadline at the latest.
+// findDevices starts a search for the devices of a container and its pod's other containers, and for their CPUs if needed. The channel is
+// closed when the search ends, at its deadline at the latest.
 func (a *Agent) findDevices(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) (found <-chan struct{}) {
 	done := make(chan struct{})
-	container := deviceQuery(needs.Pod, needs.Container)
+	pod, c := needs.Pod, needs.Container
+	container := devices.Container{
+		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: c.Name, CDI: c.CDIDevices, Nodes: deviceNodes(c), PCI: c.PCIDevices,
+	}
 	if !needs.Devices || a.devices == nil || !needs.CPUs && !a.devices.Wants(container) {
 		close(done)
 		return done
@@ -28,19 +31,12 @@ func (a *Agent) findDevices(ctx context.Context, needs ledger.Needs, facts *ledg
 	return done
 }
 
-// lookUpDevices is a running container with the devices that are found without asking anybody.
+// lookUpDevices returns a running container with its known devices. It does not wait.
 func (a *Agent) lookUpDevices(c ledger.Container) ledger.Container {
 	if a.devices != nil && len(c.DeviceNodes) > 0 {
 		c.Devices = a.devices.Lookup(devices.Container{Nodes: deviceNodes(c)})
 	}
 	return c
-}
-
-func deviceQuery(pod ledger.Pod, container ledger.Container) devices.Container {
-	return devices.Container{
-		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name,
-		CDI: container.CDIDevices, Nodes: deviceNodes(container), PCI: container.PCIDevices,
-	}
 }
 
 func deviceNodes(c ledger.Container) (nodes []devices.Node) {

@@ -17,18 +17,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
-// outbox is what Steps have left to do. The newest effect replaces older ones about the same thing.
+// outbox holds effects of Steps that are still to be carried out. A newer effect replaces older ones about the same thing.
 type outbox struct {
-	targets map[string]cgroup.Target // cgroups to be written
-	ended   []string                 // those that are desired no more
-	all     bool                     // all of them have to be looked at
-	seen    map[string]cgroup.Seen   // what containers were just read to hold, by cgroup; for the next of all
-	sync    map[string]bool          // containers of which the runtime's record may lack something
-	limits  map[string]ledger.Place  // containers whose memory.max has to be read, by id
-	changed map[string]bool          // cgroups whose limit was written, or that were made or removed, as inotify reported
-	unasked []pods.Ref               // pods to ask the pod APIs about
+	targets map[string]cgroup.Target // changed targets
+	ended   []string                 // cgroups that are no longer targets
+	all     bool                     // pass all targets, not only the changed ones
+	seen    map[string]cgroup.Seen   // values just read from containers' files, by cgroup; for the next pass of all
+	sync    map[string]bool          // containers whose record in the runtime may be outdated
+	limits  map[string]ledger.Place  // containers whose memory.max must be read, by ID
+	changed map[string]bool          // cgroups that inotify reported: their limit was written, or they were created or removed
+	unasked []pods.Ref               // pods that the pod APIs were not asked about yet
 	tickets map[string]checkpoint.Ticket
-	newest  checkpoint.Ticket // of all decisions on their way to the disk
+	newest  checkpoint.Ticket // of all decisions that are being written
 }
 
 // step applies an event to the ledger.
@@ -38,7 +38,7 @@ func (a *Agent) step(event ledger.Event) ledger.Effects {
 	return a.stepLocked(event)
 }
 
-// stepLocked applies an event and takes from its effects what must keep the order of the events.
+// stepLocked applies an event and hands over those effects that must keep the order of the events. The caller holds the lock.
 func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	now := a.now()
 	effects := a.ledger.Step(now, event)
@@ -63,14 +63,14 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 		signal(a.highChanged)
 	}
 	signal(a.changed)
-	if len(effects.Sync) > 0 { // what is to be looked at has its caller look
+	if len(effects.Sync) > 0 { // the other effects are up to the caller
 		a.poke()
 	}
 	return effects
 }
 
-// submitAll hands the changes of one Step to the writer of the state file. Those of pods that are gone may wait for the next one, unless
-// this Step has others: the node map of a Step fits all of its changes.
+// submitAll passes the changes of one Step to the writer of the state file. If all are about pods that are gone, they may wait for the next
+// write. Otherwise none waits, because the node map of a Step includes all of its changes.
 func (a *Agent) submitAll(deltas []ledger.Delta) {
 	released := !slices.ContainsFunc(deltas, func(d ledger.Delta) bool { return d.State != nil || !d.Allocations.Empty() })
 	for _, delta := range deltas {
@@ -83,8 +83,8 @@ func (a *Agent) submitAll(deltas []ledger.Delta) {
 	}
 }
 
-// submit hands a change of the allocations to the writer of the state file. A pod's ticket is kept while the pod has
-// allocations: a create that is tried again waits for the decision of the first try.
+// submit passes a change of the allocations to the writer of the state file. A pod's ticket is kept while the pod has allocations, so that a
+// second try of a create waits for the decision of the first.
 func (a *Agent) submit(delta ledger.Delta) {
 	o := &a.outbox
 	if o.tickets == nil {
@@ -110,7 +110,7 @@ func (a *Agent) submit(delta ledger.Delta) {
 	}
 }
 
-// post collects what protect and Run do.
+// post collects the effects that protect and Run carry out.
 func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 	if desired.AllFiles {
 		o.all, o.targets, o.ended = true, nil, nil
@@ -139,7 +139,7 @@ func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 	}
 }
 
-// noteInJournal has the journal know which container files are going to be written, before they are.
+// noteInJournal adds container files to the journal before the runtime writes them.
 func (a *Agent) noteInJournal(effects ledger.Effects) {
 	for _, w := range effects.Journal {
 		for file := range w.Adjustment.Unified {
@@ -154,32 +154,31 @@ func (a *Agent) noteInJournal(effects ledger.Effects) {
 	}
 }
 
-// saveJournal waits until the journal's file has what was noted, before the runtime gets an answer with it. A file that cannot be written
-// stops no container.
+// saveJournal waits until the journal's file has the notes, before the runtime gets the answer. A failure stops no container.
 func (a *Agent) saveJournal(ctx context.Context) {
 	if a.journal != nil && a.journal.Wait(ctx) != nil {
 		a.logStorage()
 	}
 }
 
-// slowDisk is how long a decision may be on its way to the disk before the checkpoint counts as failing.
+// slowDisk is how long a write may take before the file counts as failing.
 const slowDisk = 10 * time.Second
 
 // hangingWait is how long a decision waits for a disk that hangs.
 const hangingWait = 50 * time.Millisecond
 
-// waitStored waits until the state file has a decision. A disk that fails degrades readiness and does not stop the container, and one that is
-// slow has half of the time that the runtime waits. Under the failure policy Fail it has all of it, and a container is not created
-// before its decision is safe: the kubelet's next try finds the decision made. One that hangs counts as failing after slowDisk.
+// waitStored waits until the state file has a decision. A failing disk degrades readiness but does not stop the container. A slow disk has
+// half of the time that the runtime waits. Under the failure policy Fail it has all of the time, and the container is not created before
+// its decision is stored: the kubelet's next try finds the decision. A disk that hangs counts as failing after slowDisk.
 func (a *Agent) waitStored(ctx context.Context, ticket checkpoint.Ticket) error {
 	if a.writer == nil {
 		return nil
 	}
 	waiting, cancel := ctx, func() {}
 	switch deadline, ok := ctx.Deadline(); {
-	case a.stateFileHangs():
+	case a.hanging(a.writer.Stats()):
 		waiting, cancel = context.WithTimeout(ctx, hangingWait)
-	case !ok: // the agent's own work, which serves others next
+	case !ok: // the agent's own work, which must go on
 		waiting, cancel = context.WithTimeout(ctx, slowDisk)
 	case a.config().FailurePolicy == config.Ignore:
 		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/2))
@@ -198,15 +197,12 @@ func (a *Agent) waitStored(ctx context.Context, ticket checkpoint.Ticket) error 
 	return nil
 }
 
-// stateFileHangs reports whether the state file has been on its way to the disk for too long.
-func (a *Agent) stateFileHangs() bool { return a.hanging(a.writer.Stats()) }
-
-// logDecision logs what was decided for a container, one line.
+// logDecision logs the decision about a container in one line.
 func (a *Agent) logDecision(event string, effects ledger.Effects, err error, took time.Duration) {
 	if effects.Decision == nil {
 		return
 	}
-	fields := effects.Decision.Fields() // one map: logrus copies all fields for each that is added
+	fields := effects.Decision.Fields() // one map: logrus copies all fields for each added one
 	fields["duration"] = took
 	if effects.DryRun {
 		fields["dryRun"] = true
@@ -222,7 +218,7 @@ var levels = map[ledger.Level]logrus.Level{
 	ledger.Debug: logrus.DebugLevel, ledger.Info: logrus.InfoLevel, ledger.Warn: logrus.WarnLevel, ledger.Error: logrus.ErrorLevel,
 }
 
-// logNotes writes what the ledger notes.
+// logNotes logs the notes of the ledger.
 func (a *Agent) logNotes(notes []ledger.Note) {
 	for _, note := range notes {
 		log := a.log.WithFields(note.Fields)

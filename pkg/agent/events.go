@@ -25,8 +25,7 @@ func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	return nil
 }
 
-// UpdatePodSandbox handles new resources of a pod (in-place resize). overhead and limit are in bytes and replace those of
-// the pod, whose own may be stale.
+// UpdatePodSandbox handles new resources of a pod (in-place resize). overhead and limit, in bytes, replace those in pod, which may be stale.
 func (s *Session) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
 	a, header := s.agent, s.header()
 	effects := a.decide(ctx, ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit, Header: header}, nil)
@@ -43,41 +42,41 @@ func (s *Session) StopPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	return nil
 }
 
-// RemovePodSandbox ends what is left of a sandbox.
+// RemovePodSandbox ends a sandbox that was not stopped before.
 func (s *Session) RemovePodSandbox(ctx context.Context, pod ledger.Pod) error {
 	s.agent.endSandbox(ctx, pod)
 	return nil
 }
 
 func (a *Agent) endSandbox(ctx context.Context, pod ledger.Pod) {
-	path, managed, _ := pod.Path() // one without a path is not the kubelet's
+	path, managed, _ := pod.Path() // a pod without a path is not the kubelet's
 	a.handle(ctx, ledger.EndPod{Pod: pod, Gone: managed && a.tree.Ended(path.Pod)})
-	a.poke() // Run looks whether the pod has ended
+	a.poke() // Run checks whether the pod has ended
 }
 
-// StopContainer handles the end of a container. Its allocation stays for its next start as long as the pod lives.
+// StopContainer handles the end of a container. Its allocation is kept for its next start while the pod lives.
 func (s *Session) StopContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	s.agent.handle(ctx, ledger.EndContainer{ID: container.ID, Header: s.header()})
 	return nil
 }
 
-// RemoveContainer handles a container that the runtime forgets.
+// RemoveContainer handles a container that the runtime removes.
 func (s *Session) RemoveContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	s.agent.handle(ctx, ledger.EndContainer{ID: container.ID, Header: s.header()})
 	return nil
 }
 
-// handle is for events without an answer.
+// handle applies an event without an answer.
 func (a *Agent) handle(ctx context.Context, event ledger.Event) { a.finish(ctx, a.step(event)) }
 
-// finish does what a Step without an answer has left to do.
+// finish carries out the effects of a Step without an answer.
 func (a *Agent) finish(ctx context.Context, effects ledger.Effects) {
 	a.protect(ctx)
 	a.logNotes(effects.Notes)
 }
 
-// CreateContainer places a container and computes its values. The error is for the pod's events: the container must
-// not be created.
+// CreateContainer places a container and computes its values. An error means that the container must not be created; it is meant for the
+// pod's events.
 func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
 	a, header := s.agent, s.header()
 	began := a.now()
@@ -91,8 +90,8 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		if !effects.DryRun {
-			a.handle(ctx, ledger.AbandonContainer{ID: container.ID}) // its pod stays
-			a.poke()                                                 // past the deadline, that is left to Run
+			a.handle(ctx, ledger.AbandonContainer{ID: container.ID})
+			a.poke() // past the deadline Run writes the parent cgroups
 		}
 	}
 	a.logNotes(effects.Notes)
@@ -106,8 +105,8 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	return effects.Answer, nil
 }
 
-// UpdateContainer recomputes a container whose resources the kubelet changes. nil means that nothing of ours has to
-// change; the error refuses the change.
+// UpdateContainer recomputes a container whose resources the kubelet changes. It returns nil if there is nothing to adjust, and an error to
+// refuse the change.
 func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error) {
 	a, header := s.agent, s.header()
 	began := a.now()
@@ -140,11 +139,11 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	return &effects.Answer, nil
 }
 
-// ancestorsDelay is when Run writes the cgroups above a new container, whose start waits for them: the runtime takes longer to make it, and
-// sooner, Run would take the processor from the answer.
+// ancestorsDelay is how long Run waits before it writes the parent cgroups of a new container. Earlier, the writes would take CPU time from
+// the answer; and the runtime needs longer to create the container, whose start waits for the writes.
 const ancestorsDelay = 10 * time.Millisecond
 
-// prepare does what has to be done before the answer goes out. The error refuses the container.
+// prepare waits for everything that an answer needs. An error refuses the container.
 func (a *Agent) prepare(ctx context.Context, effects decided) error {
 	if effects.Err != nil {
 		return effects.Err
@@ -153,10 +152,10 @@ func (a *Agent) prepare(ctx context.Context, effects decided) error {
 		return err
 	}
 	a.saveJournal(ctx)
-	return ctx.Err() // past the deadline the runtime goes on without our answer
+	return ctx.Err() // past the deadline the runtime ignores the answer
 }
 
-// isManaged reports whether a pod is the kubelet's; others are left alone.
+// isManaged reports whether a pod is the kubelet's; others are ignored.
 func isManaged(pod ledger.Pod) (bool, error) {
 	_, managed, err := pod.Path()
 	if err != nil {
@@ -165,8 +164,8 @@ func isManaged(pod ledger.Pod) (bool, error) {
 	return managed, err
 }
 
-// StartContainer handles a container that is about to run: its memory must not be on other nodes from the first page on. It
-// never fails: what is wrong with the files is repaired later.
+// StartContainer handles a container that is about to run: it writes its files, so that its first page is on its NUMA nodes. It never fails:
+// wrong files are repaired later.
 func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	a, header := s.agent, s.header()
 	container.State = ledger.Running
@@ -179,7 +178,7 @@ func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container 
 	return nil
 }
 
-// PostUpdateContainer handles an update that the runtime has applied: what was lowered may now be lowered above too.
+// PostUpdateContainer handles an update that the runtime has applied: lowered values may now be lowered in the parent cgroups too.
 func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
 	a := s.agent
 	a.handle(ctx, ledger.FinishUpdate{ID: container.ID, Header: s.header()})
@@ -188,8 +187,7 @@ func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, contain
 	return nil
 }
 
-// Synchronize takes over what the runtime has. It asks no API and writes the checkpoint once. The order of pods and
-// containers does not matter.
+// Synchronize takes over all pods and containers of the runtime, in any order. It asks no API and writes the checkpoint once.
 func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
 	a, header := s.agent, s.header()
 	containers = slices.Clone(containers)
@@ -199,7 +197,7 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Header: header}
 	effects := a.decide(ctx, event, func(d decided) {
 		if d.Err == nil {
-			a.outbox.seen, a.outbox.sync = a.seen(d.facts.Found), nil // the answer has what is to be updated
+			a.outbox.seen, a.outbox.sync = a.seen(d.facts.Found), nil // the answer has all updates
 			a.outbox.unasked = a.ledger.Refs()
 			a.requests.Retain(a.outbox.unasked)
 		}
@@ -209,18 +207,18 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 		return nil, effects.Err
 	}
 
-	_ = a.waitStored(ctx, effects.ticket) // the runtime has its containers all the same
+	_ = a.waitStored(ctx, effects.ticket) // the containers run in any case
 	desired := a.protect(ctx)
 	a.saveJournal(ctx)
 	if desired && !effects.DryRun {
 		a.protector.RestoreEnded(ctx)
 	}
-	a.poke() // Run looks at the files, and for better requests
+	a.poke() // Run checks the files and asks for exact requests
 	a.logNotes(effects.Notes)
 	return a.syncContainers(ctx, effects.Sync), nil
 }
 
-// seen is what containers were just read to hold, by cgroup.
+// seen returns the values just read from containers' files, by cgroup.
 func (a *Agent) seen(found ledger.Found) map[string]cgroup.Seen {
 	seen := make(map[string]cgroup.Seen, len(found.Files))
 	for id, files := range found.Files {

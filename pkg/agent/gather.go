@@ -10,16 +10,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// decided is what was decided about an event, and by which facts.
+// decided is the decision about an event, with the facts it was based on.
 type decided struct {
 	ledger.Effects
 	facts  ledger.Gathered
-	ticket checkpoint.Ticket // of the pod's allocation, or the newest of all for an event that is not about a container
+	ticket checkpoint.Ticket // of the pod's allocation; the newest of all if the event is not about a container
 }
 
-// decide has the ledger decide about an event once it lacks nothing that can be found out. That is found out outside of the lock, and an
-// event that had to wait for it decides nothing once ctx has ended: the kubelet may have tried again since. then is called under the lock
-// after the decision; nil is nothing.
+// decide gathers the facts that the ledger needs, outside of the lock, until it can decide about an event. If ctx ends meanwhile, nothing is
+// decided, because the kubelet may have tried again since. then, if not nil, is called under the lock after the decision.
 func (a *Agent) decide(ctx context.Context, event ledger.Event, then func(decided)) (d decided) {
 	for {
 		needs := a.tryToDecide(ctx, event, &d, then)
@@ -30,8 +29,8 @@ func (a *Agent) decide(ctx context.Context, event ledger.Event, then func(decide
 	}
 }
 
-// tryToDecide has the ledger decide about an event for which it lacks nothing, by the newest that the pod APIs have said: their answers and
-// notifications may overtake one another, so that they are taken under the lock.
+// tryToDecide decides about an event if the ledger needs no further facts. Answers and notifications of the pod APIs may overtake one
+// another, so the newest are read under the lock.
 func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided, then func(decided)) ledger.Needs {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,8 +58,8 @@ func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided,
 	return needs
 }
 
-// gather finds out what the ledger lacks, each fact within its own time. What cannot be found out is not asked for again. The devices are
-// asked for while the pod APIs are: together they have a.requestTimeout. Files are read last, as they are when the ledger decides.
+// gather gathers the facts that the ledger needs, each within its own timeout. Facts that are not available are not asked for again. Devices
+// and pod APIs are asked at the same time and share a.requestTimeout. Files are read last, shortly before the decision.
 func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Gathered) {
 	facts.Ask(needs)
 	found := a.findDevices(ctx, needs, facts)
@@ -69,7 +68,7 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 		for _, ref := range needs.Refs {
 			facts.PodInfos[ref], _ = a.requests.Resolve(ctx, ref)
 		}
-		needs.Ended = a.ending() // some may be so since the question
+		needs.Ended = a.ending() // some may have begun to end meanwhile
 	}
 	if len(needs.Ended) > 0 {
 		a.endGone(needs.Ended)
@@ -91,10 +90,10 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 		facts.Siblings = a.present(needs.Siblings)
 	}
 	if needs.MemsOf != "" {
-		facts.Mems, _ = a.tree.EffectiveNodes(needs.MemsOf) // none where they cannot be read
+		facts.Mems, _ = a.tree.EffectiveNodes(needs.MemsOf) // none if they cannot be read
 	}
 	if needs.FilesOf != "" {
-		files, _ := a.readFiles(needs.FilesOf) // what cannot be read is unknown
+		files, _ := a.readFiles(needs.FilesOf) // unreadable values are unknown
 		facts.Files = &files
 	}
 	if len(needs.Usage) > 0 {
@@ -105,8 +104,8 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 	}
 }
 
-// readFreePages reads the kernel's free huge pages of a size on all NUMA nodes: which of them the container gets is not decided yet. A
-// size that cannot be read is not verified.
+// readFreePages reads the free huge pages of a size on all NUMA nodes, because the container's nodes are not decided yet. A size that cannot
+// be read is not verified.
 func (a *Agent) readFreePages(pod ledger.Pod, size uint64, facts *ledger.Gathered) {
 	if a.sysfs == "" {
 		return

@@ -8,22 +8,21 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// HighContainers returns the running containers that have a memory.high of ours.
+// HighContainers returns the running containers with a memory.high of this plugin.
 func (a *Agent) HighContainers() []ledger.HighContainer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledger.High()
 }
 
-// HighChanged returns a channel that gets a value after HighContainers has changed; several changes may share one.
-// It is for one receiver, the stall guard.
+// HighChanged returns a channel that receives a value after HighContainers has changed; several changes may share one. It has one receiver,
+// the stall guard.
 func (a *Agent) HighChanged() <-chan struct{} { return a.highChanged }
 
-// SetHigh makes the memory.high of a running container stand at so many bytes, as the ledger's Raise does. It is kept
-// through a restart of the plugin.
+// SetHigh sets the memory.high of a running container in bytes, as the ledger's Raise does. The value survives a restart of the plugin.
 //
-// The file is written at once: a stalled container must not wait for the runtime, for a disk or for another container. The
-// runtime writes its own value again at its next update of the container, and UpdateContainer then answers with this one.
+// The file is written at once: a stalled container must not wait for the runtime, a disk or another container. When the runtime next updates
+// the container, UpdateContainer answers with this value.
 func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	effects := a.step(ledger.Raise{ID: id, Bytes: bytes})
 	defer a.logNotes(effects.Notes)
@@ -31,7 +30,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 		return effects.Err
 	}
 	stored := a.raises.Submit(a.encodeRaises)
-	defer a.poke() // the cgroups above it are left to Run
+	defer a.poke() // Run writes the parent cgroups
 	if err := a.desire(); err != nil {
 		return err
 	}
@@ -44,7 +43,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	return nil
 }
 
-// writeHigh has a container's memory.high written, and reports an error where it does not hold what is desired.
+// writeHigh writes a container's memory.high.
 func (a *Agent) writeHigh(ctx context.Context, id string) error {
 	at, lives := a.place(id)
 	if !lives {

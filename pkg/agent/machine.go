@@ -19,8 +19,8 @@ func (a *Agent) currentMachine() machine.Machine {
 	return a.machine
 }
 
-// followMachine looks whether memory was plugged in or out, or a pool of huge pages was resized, and rebuilds the node map of what is
-// there now. Where the configuration does not fit that, the old map stays, as with a configuration that does not fit.
+// followMachine rebuilds the node map if memory was plugged in or out, or a pool of huge pages was resized. If the configuration does not
+// fit the new machine, the old map stays in force.
 func (a *Agent) followMachine(ctx context.Context) {
 	if a.sysfs == "" {
 		return
@@ -30,7 +30,7 @@ func (a *Agent) followMachine(ctx context.Context) {
 	a.mu.Unlock()
 	now, err := sysfs.Refresh(a.sysfs, was)
 	if err != nil {
-		a.log.WithError(err).Debug("the node map stays")
+		a.log.WithError(err).Debug("the memory of NUMA nodes cannot be read: the node map is unchanged")
 		return
 	}
 	if now.SameMemory(was, tolerance) {
@@ -45,10 +45,10 @@ func (a *Agent) followMachine(ctx context.Context) {
 	a.mu.Lock()
 	a.machine = now
 	a.mu.Unlock()
-	_ = a.reconfigure(ctx, a.config()) // it logs and shows why not
+	_ = a.reconfigure(ctx, a.config()) // errors are logged and shown
 }
 
-// amounts are a node's memory and huge page pools for the log.
+// amounts formats a node's memory and huge page pools for the log.
 func amounts(node machine.Node) string {
 	texts := []string{fmt.Sprintf("memory=%d", node.Memory)}
 	for _, pool := range node.Hugepages {

@@ -14,8 +14,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// reconcile is the periodic look at what neither an event nor inotify may have reported: pods that ended, limits that differ from the last update,
-// cgroups that could not be written before.
+// reconcile is the periodic check for what events and inotify may have missed: pods that ended, limits that differ from the last update, and
+// cgroups that could not be written.
 func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
 	var told map[string]bool // nil in a dry run: the protector does not run
@@ -34,12 +34,12 @@ func (a *Agent) reconcile(ctx context.Context) {
 		a.step(ledger.Resend{Cgroup: dir})
 	}
 	a.protect(ctx)
-	_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
+	_ = a.restoreFiles(ctx) // failures are logged, counted and retried
 	a.protector.Prune()
 	a.followMachine(ctx)
 }
 
-// observePlaces looks whether cgroups are there, and reads limits.
+// observePlaces checks whether cgroups exist, and reads limits.
 func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
 	if len(places) > 0 {
 		a.endGone(places)
@@ -51,10 +51,10 @@ func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
 	}
 }
 
-// changeDelay is how long what the kernel tells is collected: a container's end comes with several changes, and mostly with an event of the runtime.
+// changeDelay is how long inotify's reports are collected: the end of a container causes several, and usually an event of the runtime.
 const changeDelay = 100 * time.Millisecond
 
-// noteChanges takes what the kernel tells of cgroups.
+// noteChanges collects inotify's reports about cgroups.
 func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -70,7 +70,7 @@ func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
 	}
 }
 
-// readChanged looks at the pods and containers whose cgroups inotify reported: their limit was written, or they were made or removed.
+// readChanged checks the pods and containers whose cgroups inotify reported.
 func (a *Agent) readChanged(ctx context.Context) {
 	a.mu.Lock()
 	places := a.ledger.PlacesOf(a.outbox.changed)
@@ -81,7 +81,7 @@ func (a *Agent) readChanged(ctx context.Context) {
 	}
 }
 
-// place is where a container's files are; it is false for one that does not live or has no cgroup.
+// place returns where a container's files are; false if it does not live or has no cgroup.
 func (a *Agent) place(id string) (ledger.Place, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,10 +102,10 @@ func (a *Agent) readDueLimits(ctx context.Context) {
 	}
 }
 
-// readLimit reads the memory.max of a container or a pod, which the runtime writes. It is the only file that shows what the runtime did:
-// the daemon keeps the desired values in all others.
+// readLimit reads the memory.max of a container or a pod. It is the only file that shows what the runtime wrote: in all others the daemon
+// restores the desired values.
 func (a *Agent) readLimit(at ledger.Place) {
-	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // else it is gone, or will be looked at again
+	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // otherwise it is gone, or will be read later
 		a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 	}
 }
@@ -123,21 +123,21 @@ func (a *Agent) endPods(ctx context.Context) (left bool) {
 	return gone < len(ending)
 }
 
-// ending are the pods without a sandbox, which end with their cgroups.
+// ending returns the pods without a sandbox, which end with their cgroups.
 func (a *Agent) ending() []ledger.Place {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledger.Needs(nil, &ledger.Gathered{}).Ended
 }
 
-// endGone ends the pods and containers among these whose cgroups are gone, and returns how many are.
+// endGone ends the pods and containers whose cgroups are gone, and returns their number.
 func (a *Agent) endGone(places []ledger.Place) (gone int) {
 	presence := a.present(places)
 	a.logNotes(a.step(presence).Notes)
 	return len(presence.Gone)
 }
 
-// present looks whether cgroups are there.
+// present checks whether cgroups exist.
 func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 	var unknown error
 	for _, at := range places {
@@ -151,13 +151,12 @@ func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 		}
 	}
 	if unknown != nil {
-		a.log.WithError(unknown).Debug("pods and containers are kept whose cgroups cannot be looked at")
+		a.log.WithError(unknown).Debug("cgroups cannot be read: their pods and containers are kept")
 	}
 	return presence
 }
 
-// readFiles reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that
-// are not there.
+// readFiles reads the files of a container's cgroup. Unreadable values are unknown; a missing file or cgroup is no error.
 func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 	v, err := a.tree.Values(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -171,7 +170,7 @@ func (a *Agent) isOwn(dir string) bool {
 	if own := a.ownCgroup.Load(); own != nil {
 		return *own == dir
 	}
-	holds, _ := a.tree.Holds(dir, os.Getpid()) // what cannot be read is looked at with the next Synchronize
+	holds, _ := a.tree.Holds(dir, os.Getpid()) // if it cannot be read, the next Synchronize tries again
 	if holds {
 		a.ownCgroup.Store(&dir)
 	}
@@ -186,13 +185,13 @@ func (a *Agent) journaled(dir string) map[cgroup.Knob]bool {
 	return a.journal.Written(dir)
 }
 
-// observeAll looks at the cgroups of the pods and containers that a runtime lists, and at those of containers that it does not list.
+// observeAll reads the cgroups of pods and containers, including containers that the runtime did not list.
 func (a *Agent) observeAll(needs ledger.Needs) ledger.Found {
 	found := ledger.Found{
 		Gone: map[string]bool{}, Seen: map[string]bool{}, PodLimits: map[string]uint64{}, Files: map[string]ledger.Files{}, Populated: map[string]bool{},
 	}
 	for _, at := range needs.Listed {
-		files, _ := a.readFiles(at.Cgroup) // what cannot be read is unknown
+		files, _ := a.readFiles(at.Cgroup) // unreadable values are unknown
 		found.Files[at.ID], found.Seen[at.Cgroup] = files, files.Limit != nil
 	}
 	pods := a.present(needs.Sandboxes)

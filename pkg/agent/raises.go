@@ -11,11 +11,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 )
 
-// raisesFile holds the memory.high values that the stall guard has raised, by container id, so that a restart of the
-// plugin does not stop those containers again.
+// raisesFile holds the raised memory.high values by container ID, so that a restart of the plugin does not stop those containers again.
 const raisesFile = "raised.json"
 
-// loadRaises reads the file; a bad one is set aside, and is no more than the loss of the raises.
+// loadRaises reads the file. A damaged file is renamed, and its raises are lost.
 func loadRaises(path string, log logrus.FieldLogger) map[string]uint64 {
 	var kept map[string]uint64
 	err := durable.Load(path, func(data []byte) error { return json.Unmarshal(data, &kept) })
@@ -31,7 +30,7 @@ func loadRaises(path string, log logrus.FieldLogger) map[string]uint64 {
 
 func raisesPath(dir string) string { return filepath.Join(dir, raisesFile) }
 
-// encodeRaises has the raises of living containers, and those of the file whose containers have not been seen yet.
+// encodeRaises encodes the raises of living containers, and of containers that have not been seen since the start.
 func (a *Agent) encodeRaises([]byte) ([]byte, error) {
 	a.mu.Lock()
 	all := a.ledger.Raises()

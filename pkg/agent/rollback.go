@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// rollbackWait is how long Rollback waits for the kernel and systemd, and planWait for what it reads before. Its caller has ten seconds.
+	// rollbackWait is how long Rollback waits for the kernel and systemd, and planWait how long for its plan. Its caller waits ten seconds.
 	rollbackWait = 8 * time.Second
 	planWait     = 2 * time.Second
-	// rollbackPeriod is the time between two looks at what is left: a write that was under way before is taken back after it.
+	// rollbackPeriod is the time between two checks: writes that were under way may still have to be restored.
 	rollbackPeriod = 50 * time.Millisecond
 )
 
-// Rollback has all files and systemd properties that were written hold what protect.Rollback restores. From then on everything is
-// decided as in a dry run, and nothing is written, until Resume or the end of the process. The actions that have an error were not possible
-// within rollbackWait, and are tried again by Run. The error is of a rollback that was not begun, or of a cgroup that does not answer.
+// Rollback restores all written files and systemd properties, as protect.Rollback does. Until Resume or the end of the process nothing more is
+// written, and decisions are those of a dry run. Actions with an error failed within rollbackWait; Run retries them. Rollback itself fails if
+// there is no journal or a cgroup does not answer.
 func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	if a.journal == nil {
 		return nil, fmt.Errorf("what was written on this node is not known: %s", a.unusable[protect.JournalFile])
@@ -34,7 +34,7 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	var actions []protect.Action
 	select {
 	case actions = <-plan:
-	case <-time.After(planWait): // a file that hangs
+	case <-time.After(planWait): // a file hangs
 	}
 	a.setRolledBack(ctx, true)
 	a.log.Warn("rolled back: nothing is written until the rollback is ended, or the plugin is restarted")
@@ -54,7 +54,7 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	}
 }
 
-// merged returns the planned actions. An action that is left over replaces the planned one of its file.
+// merged returns the planned actions. An action that is left replaces the planned one of its file.
 func merged(actions, left []protect.Action) []protect.Action {
 	for _, x := range left {
 		if !x.Gone {
@@ -66,13 +66,13 @@ func merged(actions, left []protect.Action) []protect.Action {
 }
 
 var (
-	errNotRestored = errors.New("is not restored yet, and tried again")
+	errNotRestored = errors.New("is not restored yet: trying again")
 	errResumed     = errors.New("is not restored: the rollback was ended meanwhile")
 )
 
-// toRestore is what a rollback has to do.
+// toRestore returns what a rollback would do now.
 func (a *Agent) toRestore(ctx context.Context) []protect.Action {
-	actions, _ := protect.Rollback(ctx, a.journal, a.tree, nil, true) // the actions have the errors
+	actions, _ := protect.Rollback(ctx, a.journal, a.tree, nil, true) // the errors are in the actions
 	return actions
 }
 
@@ -94,7 +94,7 @@ func (a *Agent) restoreAll(ctx context.Context) error {
 	}
 }
 
-// Resume ends a rollback: running containers and the cgroups above them get their values again.
+// Resume ends a rollback: running containers and their parent cgroups get their values again.
 func (a *Agent) Resume(ctx context.Context) error {
 	if !a.config().RolledBack {
 		return errors.New("nothing to resume: the daemon is not rolled back")
@@ -104,14 +104,14 @@ func (a *Agent) Resume(ctx context.Context) error {
 	return nil
 }
 
-// setRolledBack puts the configuration in force once more, as it is, whatever the machine or the file would have now.
+// setRolledBack applies the current configuration again, without reading the machine or the file.
 func (a *Agent) setRolledBack(ctx context.Context, rolledBack bool) {
 	defer a.configuring()()
 	a.mu.Lock()
 	resolved := a.ledger.Config()
 	a.mu.Unlock()
 	resolved.Config.RolledBack = rolledBack
-	_ = a.enforce(ctx, resolved) // it has been in force
+	_ = a.enforce(ctx, resolved) // it fits: it was in force
 }
 
 // rolledBack is the condition of an agent that is rolled back.

@@ -10,12 +10,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
-// endingPeriod is how often the cgroups of pods without a sandbox are looked at: not of all does the kernel tell. A kubelet removes them within
-// two seconds, or runs another sandbox.
+// endingPeriod is the time between two checks of the cgroups of pods without a sandbox, because inotify does not watch all of them. A kubelet
+// removes them within two seconds or runs another sandbox.
 const endingPeriod = time.Second
 
-// Run does the work beside the events until ctx ends: it keeps the sources of requests connected, reconciles every
-// checkPeriod, repairs what others overwrite, and brings running containers to better requests.
+// Run works beside the events until ctx ends: it keeps the sources of requests connected, reconciles every checkPeriod, repairs overwritten
+// files, and updates running containers when their requests become known.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -25,7 +25,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() { a.deficits.Run(ctx) })
 	group.Go(func() { a.tryLock(ctx) })
 	group.Go(func() { a.restoreLoop(ctx) })
-	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
+	looking := make(chan struct{}, 1) // full during a periodic check
 	var guard protectorLoop
 	defer guard.stop()
 	var ending <-chan time.Time // nil while no pod is ending
@@ -44,7 +44,7 @@ func (a *Agent) Run(ctx context.Context) error {
 					<-looking
 					a.poke()
 				})
-			default: // the last look still waits, for the disk or for memory that is moved
+			default: // the last check still waits, for the disk or for memory that is moved
 			}
 		case <-a.wake:
 		case <-ending:
@@ -56,16 +56,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// lockPeriod is the time between two tries to get the lock.
+// lockPeriod is the period of tryLock.
 const lockPeriod = time.Second
 
-// tryLock shows whether the lock is given back.
+// tryLock takes the lock periodically, so that /healthz shows whether it is stuck.
 func (a *Agent) tryLock(ctx context.Context) {
 	ticker := time.NewTicker(lockPeriod)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		end := progress.Begin("the agent's lock")
-		_ = a.dryRun() // has to wait for the lock
+		_ = a.dryRun() // takes the lock
 		end()
 		select {
 		case <-ctx.Done():
@@ -74,7 +74,7 @@ func (a *Agent) tryLock(ctx context.Context) {
 	}
 }
 
-// work does what events have left to do.
+// work carries out effects that events left to Run.
 func (a *Agent) work(ctx context.Context) {
 	a.askProviders(ctx)
 	a.syncDue(ctx)
@@ -83,19 +83,19 @@ func (a *Agent) work(ctx context.Context) {
 	a.protect(ctx)
 }
 
-// restoreLoop restores files in a dry run once the runtime may have written what was ours before, which its record still has.
+// restoreLoop restores files in a dry run whenever the runtime may have written old values from its record.
 func (a *Agent) restoreLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.restoreDue:
-			_ = a.restoreFiles(ctx) // what fails is logged, counted and tried again
+			_ = a.restoreFiles(ctx) // failures are logged, counted and retried
 		}
 	}
 }
 
-// protectorLoop runs the protector's own loop, which a dry run must not have.
+// protectorLoop runs the protector's loop, except in a dry run.
 type protectorLoop struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -124,7 +124,7 @@ func (p *protectorLoop) stop() {
 	}
 }
 
-// podChanged is called by the sources when they know a pod better.
+// podChanged is called by the sources when they know more about a pod.
 func (a *Agent) podChanged(answer pods.Answer) {
 	if answer.Pod == nil {
 		return
@@ -137,8 +137,8 @@ func (a *Agent) podChanged(answer pods.Answer) {
 	a.poke()
 }
 
-// askProviders asks the sources for the pods that were found by Synchronize, which has no time to wait for them. From the question
-// on they report each pod's changes.
+// askProviders asks the sources about the pods of Synchronize, which has no time to wait. From then on the sources report changes of these
+// pods.
 func (a *Agent) askProviders(ctx context.Context) {
 	a.mu.Lock()
 	refs := a.outbox.unasked
@@ -148,7 +148,7 @@ func (a *Agent) askProviders(ctx context.Context) {
 		return
 	}
 	now, cancel := context.WithCancel(ctx)
-	cancel() // what is not known yet comes by podChanged
+	cancel() // unknown pods are reported to podChanged later
 	for _, ref := range refs {
 		if answer, ok := a.requests.Resolve(now, ref); ok {
 			a.podChanged(answer)

@@ -6,20 +6,19 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// Session is one connection of a runtime, and its methods are the runtime's events. What is late decides nothing: an event whose
-// connection has ended, that the runtime has given up, or that a newer one about the same container or pod has overtaken. Only the
-// end of a container or a pod is true whenever it arrives.
+// Session is one connection of a runtime; its methods handle the runtime's events. Late events are ignored: those of a connection that has
+// ended, those that the runtime has given up, and those overtaken by a newer event about the same container or pod. Only the end of a
+// container or pod counts whenever it arrives.
 type Session struct {
 	agent *Agent
 	epoch uint64
-	apply func(context.Context, []ledger.Update) error // nil where the runtime takes no unasked updates
+	apply func(context.Context, []ledger.Update) error // nil if the runtime takes no unsolicited updates
 
-	sending bool // updates are on their way to the runtime; guarded by agent.mu
+	sending bool // updates are being sent to the runtime; guarded by agent.mu
 }
 
-// Connected is called when a runtime has accepted the plugin, and returns what receives its events until Disconnected. apply sends
-// unasked updates of running containers to it; nil where the runtime can not take them, and the agent then writes the containers'
-// cgroup files.
+// Connected is called when a runtime has accepted the plugin. The session receives its events until Disconnected. apply sends unsolicited
+// updates of running containers to the runtime; if it is nil, the agent only writes the containers' cgroup files.
 func (a *Agent) Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) *Session {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -29,7 +28,7 @@ func (a *Agent) Connected(runtime ledger.Runtime, apply func(context.Context, []
 	return a.session
 }
 
-// Disconnected is called when the runtime is gone, with the reason.
+// Disconnected is called with the reason when the connection has ended.
 func (a *Agent) Disconnected(reason error) {
 	text := "the runtime has closed the connection"
 	if reason != nil {
@@ -41,7 +40,7 @@ func (a *Agent) Disconnected(reason error) {
 	a.stepLocked(ledger.Disconnected{Reason: text})
 }
 
-// header is for an event that is received now.
+// header returns the header of an event that is received now.
 func (s *Session) header() ledger.Header {
 	return ledger.Header{Epoch: s.epoch, Seq: s.agent.received.Add(1)}
 }

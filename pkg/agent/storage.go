@@ -15,12 +15,12 @@ import (
 // storedFile is a file of the state folder.
 type storedFile struct {
 	name, title string
-	consequence string // what follows where it cannot be written
+	consequence string // of a failure to write it
 	stats       durable.Stats
-	unusable    string // why nothing is written, from the start on; it is in the log
+	unusable    string // why it has not been written since the start; logged then
 }
 
-// storedFiles are the files of the state folder, the most important first. A dry run needs none.
+// storedFiles returns the files of the state folder, the most important first. A dry run needs none.
 func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
 	if dryRun {
 		return nil
@@ -53,12 +53,12 @@ func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
 		})
 }
 
-// hanging reports whether a file has been on its way to the disk for too long.
+// hanging reports whether a write of a file takes longer than slowDisk.
 func (a *Agent) hanging(stats durable.Stats) bool {
 	return stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk
 }
 
-// failure says why a file is not written; "" where it is.
+// failure returns why a file is not written; "" if it is.
 func (a *Agent) failure(file storedFile) string {
 	switch {
 	case file.unusable != "":
@@ -71,7 +71,7 @@ func (a *Agent) failure(file storedFile) string {
 	return ""
 }
 
-// logStorage logs that a file cannot be written, once, and that it can be again.
+// logStorage logs once that a file cannot be written, and once that it can be written again.
 func (a *Agent) logStorage() {
 	a.mu.Lock()
 	config := a.ledger.Config()
@@ -102,7 +102,7 @@ func (a *Agent) logStorage() {
 	}
 }
 
-// storageCondition is the condition of the state folder's files.
+// storageCondition returns the condition of the files in the state folder.
 func (a *Agent) storageCondition(view *ledger.View) ledger.Condition {
 	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
 	var all []string
@@ -121,8 +121,8 @@ func (a *Agent) storageCondition(view *ledger.View) ledger.Condition {
 	return condition
 }
 
-// State is what is allocated, in the format of the state file. The error says why nothing is: in a dry run the state file has what was
-// allocated before.
+// State returns the allocations in the format of the state file. The error says why there are none. In a dry run the state file keeps earlier
+// allocations.
 func (a *Agent) State() ([]byte, error) {
 	a.mu.Lock()
 	state, static := a.ledger.Allocations()

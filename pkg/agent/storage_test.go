@@ -291,12 +291,11 @@ func TestARaiseWaitsForNoDisk(t *testing.T) {
 		}
 		n.want("memory.high", n.file(container.CgroupsPath, "memory.high"), bytesOf(high))
 	}
-	n.ancestors.slot <- <-n.ancestors.slot // it is free
-	<-n.ancestors.slot                     // the parent cgroups are being written
+	n.ancestors.slot <- struct{}{} // the parent cgroups are being written
 	if err := n.SetHigh(context.Background(), c.ID, 800*mi); err != nil {
 		t.Fatal(err)
 	}
-	n.ancestors.slot <- struct{}{}
+	<-n.ancestors.slot
 	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(800*mi))
 }
 

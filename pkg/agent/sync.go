@@ -9,16 +9,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// How long the runtime may take to answer updates of running containers: so long, and that much for each of them. Nobody
-// waits for longer than updateWait; the files are looked at by the periodic check meanwhile.
+// The runtime may take updateTimeout to answer updates of running containers, and updateTimeoutEach more for each of them. Run waits no longer
+// than updateWait; meanwhile the periodic check repairs the files.
 const (
 	updateTimeout     = time.Minute
 	updateTimeoutEach = time.Second
 	updateWait        = 5 * time.Second
 )
 
-// syncDue has the runtime's records of running containers follow after the rules or the requests have changed. Their files are
-// written before, with those of the parent cgroups.
+// syncDue updates the runtime's records of running containers after rules or requests have changed. The files are written before, together with
+// those of the parent cgroups.
 func (a *Agent) syncDue(ctx context.Context) {
 	a.mu.Lock()
 	session := a.session
@@ -50,14 +50,14 @@ func (a *Agent) syncDue(ctx context.Context) {
 	}
 }
 
-// syncContainers are the updates that the runtime's records of containers lack.
+// syncContainers returns the updates that the runtime's records of containers need.
 func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Update {
 	if len(ids) == 0 {
 		return nil
 	}
 	effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, nil)
-	_ = a.waitStored(ctx, effects.ticket) // they run all the same
-	a.protect(ctx)                        // the cgroups above have room for what the runtime writes
+	_ = a.waitStored(ctx, effects.ticket) // the containers run in any case
+	a.protect(ctx)                        // the parent cgroups must have room for the runtime's writes
 	a.saveJournal(ctx)
 	for _, update := range effects.Updates {
 		a.noteMigration(update.ContainerID, update.Adjustment, effects.facts.Usage)
@@ -65,7 +65,7 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	return effects.Updates
 }
 
-// endSending lets other updates be sent by a session; nil is none.
+// endSending lets a session send further updates.
 func (a *Agent) endSending(session *Session) {
 	if session == nil {
 		return
@@ -75,7 +75,7 @@ func (a *Agent) endSending(session *Session) {
 	a.mu.Unlock()
 }
 
-// noteMigration has it known what the runtime moves when it writes the cpuset.mems of an update.
+// noteMigration records how much memory the runtime moves when it writes the cpuset.mems of an update.
 func (a *Agent) noteMigration(id string, adjustment ledger.Adjustment, usage map[string]ledger.Usage) {
 	at, lives := a.place(id)
 	if used, measured := usage[at.Cgroup]; lives && measured && used.Unread == "" && adjustment.CpusetMems != "" {
@@ -83,8 +83,8 @@ func (a *Agent) noteMigration(id string, adjustment ledger.Adjustment, usage map
 	}
 }
 
-// send sends updates to the runtime, and has the files of the containers compared afterwards: what is desired may have changed
-// while the runtime wrote. session is nil when no runtime is connected.
+// send sends updates to the runtime and compares the containers' files afterwards, because the desired values may have changed meanwhile.
+// session is nil if no runtime is connected.
 func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Update) {
 	asks := session != nil && session.apply != nil
 	if asks {
@@ -95,8 +95,8 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 		switch {
 		case err == nil:
 			a.counters.updates.Add(uint64(len(updates)))
-		case ctx.Err() == nil: // a daemon that ends has asked for nothing: the next one synchronizes
-			a.log.WithError(err).Warn("the runtime did not take updates of running containers: only their cgroup files are written")
+		case ctx.Err() == nil: // a daemon that ends ignores the answer: the next one synchronizes
+			a.log.WithError(err).Warn("the runtime did not apply updates of running containers: only their cgroup files are written")
 		}
 	}
 	a.endSending(session)
@@ -113,7 +113,7 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 	a.mu.Unlock()
 	signal(a.restoreDue)
 	if asks {
-		_ = a.protector.Check(ctx, dirs...) // what fails is logged, counted and tried again
+		_ = a.protector.Check(ctx, dirs...) // failures are logged, counted and retried
 	}
-	a.poke() // for what came meanwhile
+	a.poke() // for updates that became due meanwhile
 }

@@ -15,10 +15,10 @@ import (
 type sharedView struct {
 	ledger.View
 	sort   sync.Once   // sorts the pods: a thousand take longer than a decision
-	source ledger.View // the same as the ledger gave it last
+	source ledger.View // as the ledger returned it last
 }
 
-// View returns the present state. The lock is held only to collect what has changed since the last View.
+// View returns the current state. The lock is held only while changes since the last View are collected.
 func (a *Agent) View() *ledger.View {
 	a.mu.Lock()
 	if a.viewStale {
@@ -31,7 +31,7 @@ func (a *Agent) View() *ledger.View {
 			return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(x.UID, y.UID))
 		})
 	})
-	// What follows is this caller's own copy.
+	// The rest is the caller's own copy.
 	own := shared.View
 	own.Taken, own.NodeMemory = a.now(), a.deficits.Last()
 	own.Conditions = append(slices.Clone(shared.Conditions), a.storageCondition(&own))
@@ -42,14 +42,14 @@ func (a *Agent) View() *ledger.View {
 	return &own
 }
 
-// Outcome is what was decided about one container.
+// Outcome returns the decision about one container.
 func (a *Agent) Outcome(pod, container string) ledger.Outcome {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledger.Outcome(pod, container)
 }
 
-// updateView takes what the ledger shows now. The lock is held.
+// updateView updates the shared view. The caller holds the lock.
 func (a *Agent) updateView(shown ledger.View) {
 	if !sameView(shown, a.shared.source) {
 		before := a.shared.Generation
@@ -66,9 +66,9 @@ func sameView(a, b ledger.View) bool {
 	return same && reflect.DeepEqual(a, b)
 }
 
-// Changed returns a channel that gets a value after View may show something else; several changes may share one. It is for one
-// receiver, the recorder of OOM kills.
+// Changed returns a channel that receives a value after View may have changed; several changes may share one. It has one receiver, the
+// recorder of OOM kills.
 func (a *Agent) Changed() <-chan struct{} { return a.changed }
 
-// Migrations are those of running containers whose cpuset.mems was written, or was not because it would move too much, by cgroup.
+// Migrations returns writes of running containers' cpuset.mems, and writes that were not made because they would move too much, by cgroup.
 func (a *Agent) Migrations() map[string]protect.Migration { return a.protector.Migrations() }
