@@ -10,7 +10,7 @@ import (
 
 var pageSize = uint64(os.Getpagesize())
 
-// nearest is the signal of which the least is left above its threshold. A Threshold of 0 is none.
+// nearest returns the signal that is nearest to its threshold. A Threshold of 0 means that there is none.
 func (r *Reclaimer) nearest(view *ledger.View) (Signal, error) {
 	info, err := sysfs.Meminfo(r.Proc)
 	if err != nil {
@@ -28,17 +28,17 @@ func (r *Reclaimer) nearest(view *ledger.View) (Signal, error) {
 	return node, nil
 }
 
-// ofNode is memory.available as kubelets from 1.32 on compute it: all memory less the working set of the root cgroup, which is its anonymous
-// memory and page cache without inactive_file. /proc/meminfo has the same counters as the root's memory.stat, and reading it makes the
-// kernel sum up no cgroups.
+// ofNode returns memory.available as kubelets from 1.32 on compute it: all memory less the working set of the root cgroup, which is its
+// anonymous memory and its page cache without inactive_file. /proc/meminfo has the same counters as the root's memory.stat, and is cheaper:
+// the kernel need not sum up cgroups.
 func ofNode(info map[string]uint64, threshold uint64) Signal {
 	used := info["AnonPages"] + info["Cached"] + info["Buffers"] + info["SwapCached"]
 	used -= min(used, info["Inactive(file)"])
 	return Signal{Name: Available, Capacity: info["MemTotal"], Available: info["MemTotal"] - min(info["MemTotal"], used), Threshold: threshold}
 }
 
-// ofPods is allocatableMemory.available: the limit of kubepods less its working set. Its threshold is evictionHard's, and 0 where kubepods has no
-// limit.
+// ofPods returns allocatableMemory.available: the limit of kubepods less its working set. Its threshold is evictionHard's, or 0 if kubepods has
+// no limit.
 func (r *Reclaimer) ofPods(kubepods string, threshold uint64) (Signal, error) {
 	if kubepods == "" || threshold == 0 {
 		return Signal{}, nil

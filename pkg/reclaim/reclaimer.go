@@ -21,40 +21,40 @@ import (
 )
 
 const (
-	// shortest and longest are the pauses between two looks at what is available. Page cache becomes active as fast as memory is read, and
-	// the kubelet may look at any time.
+	// shortest and longest bound the pause between two checks of the available memory. Page cache becomes active as fast as memory is read,
+	// and the kubelet may check at any time.
 	shortest = 250 * time.Millisecond
 	longest  = 10 * time.Second
-	// round is how long page cache is asked for between two looks.
+	// round is how long page cache is reclaimed between two checks.
 	round = time.Second
-	// callLimit is how long a call is waited for. The kernel may take longer: the container is left alone until it is done.
+	// callLimit is how long to wait for a call. The kernel may take longer: until then the container is skipped.
 	callLimit = 2 * time.Second
-	// mostCalls may be under way at once: each has a thread of its own while the kernel does not answer.
+	// mostCalls bounds the concurrent calls: each occupies a thread.
 	mostCalls = 16
-	// quiet is how long nothing must have been taken of a container before that is reported as one.
+	// quiet is the time without reclaim after which a container's reclaimed page cache is reported.
 	quiet = time.Minute
 )
 
-// Options are what a Reclaimer works with.
+// Options are the inputs of New.
 type Options struct {
 	Tree *cgroupfs.Tree
 	Proc string // usually /proc
 	View func() *ledger.View
 	Log  logrus.FieldLogger
-	// OnFreed, if set, receives once what was taken of a container, when nothing has been for a minute.
+	// OnFreed, if set, receives the reclaimed page cache of a container after a minute without reclaim.
 	OnFreed func(Freed)
 }
 
-// Freed is what was taken of a container.
+// Freed describes the page cache that was reclaimed from a container.
 type Freed struct {
 	Container
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	Calls uint64    `json:"calls"`
-	// Bytes are those of page cache, Refaulted those that it has read again since.
+	// Bytes of page cache were reclaimed; the container has read Refaulted of them again.
 	Bytes     uint64 `json:"bytes"`
 	Refaulted uint64 `json:"refaultedBytes"`
-	// Signal is what the kubelet saw at the last time.
+	// Signal is the kubelet's signal at the last call.
 	Signal Signal `json:"signal"`
 }
 
@@ -65,30 +65,30 @@ func (f Freed) Text() string {
 		f.Signal.Name, quantity.Short(f.Signal.Available), quantity.Short(f.Signal.Threshold))
 }
 
-// Report is what is known now.
+// Report is the current state.
 type Report struct {
-	// Unknown says why the kubelet's memory.available is not known; absent where it is.
+	// Unknown says why the kubelet's memory.available is not known; absent if it is.
 	Unknown string `json:"unknown,omitempty"`
-	// Signal is the one that is nearest to its threshold, and Below the available memory below which it reclaims; absent before the first look.
+	// Signal is nearest to its threshold, and Below is the available memory below which page cache is reclaimed; absent before the first check.
 	*Signal
 	Below uint64 `json:"reclaimBelow,omitempty"`
-	// Containers are living ones of which page cache was taken, most first.
+	// Containers are living containers with reclaimed page cache, the largest first.
 	Containers []Freed `json:"containers,omitempty"`
 }
 
-// Totals count since the daemon started. In dry run Calls and Bytes are those that would have been.
+// Totals count since the daemon started. In a dry run Calls and Bytes count what would have been reclaimed.
 type Totals struct {
 	Calls     uint64
 	Bytes     map[memoryqos.QOSClass]uint64
 	Refaulted uint64
 }
 
-// Reclaimer asks containers for page cache while the configuration wants it.
+// Reclaimer frees page cache of containers while the configuration enables it.
 type Reclaimer struct {
 	Options
-	containers map[string]*watched // of which something was taken, or that are left alone, by ID
+	containers map[string]*watched // with reclaimed page cache, or resting, by ID
 	swap       atomic.Bool         // the node has some
-	again      allowance
+	resting    allowance
 
 	mu     sync.Mutex
 	calls  int // under way
@@ -96,29 +96,29 @@ type Reclaimer struct {
 	totals Totals
 }
 
-// watched is a container that was asked.
+// watched is a container whose page cache was reclaimed.
 type watched struct {
 	Container
 	brake     brake
-	freed     Freed // since all was quiet; Calls is 0 when nothing was taken
+	freed     Freed // not reported yet; Calls is 0 if nothing was reclaimed
 	refaulted uint64
 	busy      bool  // a call is under way; guarded by Reclaimer.mu
-	late      *call // one that had not returned within callLimit, until what came of it is entered
+	late      *call // a call that did not return within callLimit, until its result is recorded
 }
 
-// call is what a container was asked for.
+// call is one write of memory.reclaim.
 type call struct {
-	before Usage
-	bytes  uint64
-	yields bool // although it rests
+	before  Usage
+	bytes   uint64
+	resting bool // the container rests
 }
 
-// New returns a Reclaimer that has not looked yet.
+// New returns a Reclaimer.
 func New(o Options) *Reclaimer {
 	return &Reclaimer{Options: o, containers: map[string]*watched{}, totals: Totals{Bytes: map[memoryqos.QOSClass]uint64{}}}
 }
 
-// Report is absent (nil) where the configuration does not want it.
+// Report returns the current state; nil if the configuration disables reclaim.
 func (r *Reclaimer) Report() *Report {
 	if !r.View().Config.Config.ReclaimBeforeEviction {
 		return nil
@@ -129,7 +129,7 @@ func (r *Reclaimer) Report() *Report {
 	return &report
 }
 
-// Totals are a copy.
+// Totals returns the totals.
 func (r *Reclaimer) Totals() Totals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +140,7 @@ func (r *Reclaimer) Totals() Totals {
 	return t
 }
 
-// Run looks until ctx ends.
+// Run checks the available memory until ctx ends.
 func (r *Reclaimer) Run(ctx context.Context) error {
 	for {
 		select {
@@ -151,7 +151,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	}
 }
 
-// look reads what is available, does what that asks for, and returns the pause until the next look.
+// look reads the available memory, reclaims page cache if needed, and returns the pause until the next check.
 func (r *Reclaimer) look(ctx context.Context) time.Duration {
 	view := r.View()
 	if !view.Config.Config.ReclaimBeforeEviction {
@@ -160,7 +160,7 @@ func (r *Reclaimer) look(ctx context.Context) time.Duration {
 	signal, err := r.nearest(view)
 	if err != nil {
 		if r.report.Unknown == "" {
-			r.Log.WithError(err).Warn("what the kubelet takes for available memory is not known: no page cache is reclaimed")
+			r.Log.WithError(err).Warn("the kubelet's available memory is unknown: no page cache is reclaimed")
 		}
 		r.publish(Report{Unknown: err.Error()})
 		return longest
@@ -183,8 +183,8 @@ func (r *Reclaimer) publish(report Report) {
 	r.report = report
 }
 
-// free asks containers for page cache, one class after the other, until so many bytes more are available, nobody has more to give, or
-// it is time to look again.
+// free reclaims page cache, one QoS class after the other, until the missing bytes are available, no container has more to spare, or the round
+// is over.
 func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, missing uint64) {
 	end := time.Now().Add(round)
 	for _, class := range classes {
@@ -195,13 +195,13 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 			}
 			more, made := r.ask(c, signal, view.Config.Config.DryRun())
 			if missing -= min(missing, more); made && !signal.evicts() {
-				return // as long as no pod is about to be evicted for it, the others do not pay for what it makes
+				return // unless pods are about to be evicted, other containers do not pay for the page cache that this one fills
 			}
 		}
 	}
 }
 
-// candidates are the running containers of a class that may be asked.
+// candidates returns the running containers of a class with page cache to spare.
 func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass, evicts bool) (all []*candidate) {
 	now := time.Now()
 	pods := map[*ledger.PodView]*podSpare{}
@@ -213,7 +213,7 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass, evic
 		usage, err := r.usage(c.Cgroup)
 		spare := usage.spare(c.Keeps)
 		if err != nil || spare < smallest {
-			continue // it has just ended, or has nothing to give
+			continue // it has ended, or has nothing to spare
 		}
 		w := r.containers[c.ID]
 		if w == nil {
@@ -231,7 +231,7 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass, evic
 	return all
 }
 
-// podSpare is what a pod uses beyond what it has requested as a whole, which its cgroup's memory.min and memory.low protect.
+// podSpare returns what a pod uses beyond its request as a whole, and beyond its cgroup's memory.min and memory.low.
 func (r *Reclaimer) podSpare(pod *ledger.PodView) *podSpare {
 	keeps := uint64(0)
 	if pod.Request != nil {
@@ -240,24 +240,24 @@ func (r *Reclaimer) podSpare(pod *ledger.PodView) *podSpare {
 	if keeps = pod.Values.Promised(keeps); keeps == 0 {
 		return &podSpare{math.MaxUint64}
 	}
-	usage, _ := r.usage(pod.Cgroup) // one that has just ended has nothing to spare
+	usage, _ := r.usage(pod.Cgroup) // a pod that has ended has nothing to spare
 	return &podSpare{usage.workingSet() - min(usage.workingSet(), keeps)}
 }
 
-// ask has the kernel reclaim a batch of a container's page cache, and returns how much more is available by it. Made is set where the
-// container has made as much meanwhile.
+// ask reclaims a batch of a container's page cache and returns how many more bytes are available. made is set if the container has filled
+// as much page cache meanwhile.
 func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, made bool) {
 	spare := c.gives()
-	c.spare = 0 // unless it is found to have more
-	if dryRun { // what could be had is said once a minute
+	c.spare = 0 // until it is found to have more
+	if dryRun { // it is reported once a minute
 		c.brake.until = time.Now().Add(quiet)
 		r.took(c.watched, spare, signal)
 		c.pod.left -= spare
 		return spare, false
 	}
-	asked := call{before: c.usage, bytes: min(signal.batch(), spare), yields: c.brake.yields(time.Now())}
-	if asked.yields {
-		if asked.bytes = min(asked.bytes, r.again.left(time.Now())); asked.bytes < smallest {
+	asked := call{before: c.usage, bytes: min(signal.batch(), spare), resting: c.brake.resting(time.Now())}
+	if asked.resting {
+		if asked.bytes = min(asked.bytes, r.resting.left(time.Now())); asked.bytes < smallest {
 			return 0, false
 		}
 	}
@@ -266,7 +266,7 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, 
 		return 0, false
 	}
 	after, err := r.usage(c.Cgroup)
-	if err != nil { // it has just ended
+	if err != nil { // it has ended
 		return 0, false
 	}
 	more, worth := r.returned(c.watched, asked, after, signal)
@@ -280,18 +280,18 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, 
 	return more, made
 }
 
-// returned enters what came of a call: how much more is available by it, and whether it was worth making.
+// returned records the result of a call: how many more bytes are available, and whether the call was worth making.
 func (r *Reclaimer) returned(w *watched, asked call, after Usage, signal Signal) (more uint64, worth bool) {
 	taken := after.taken(asked.before)
 	more = asked.before.workingSet() - min(asked.before.workingSet(), after.workingSet())
 	r.took(w, taken, signal)
-	if asked.yields {
-		r.again.spend(taken)
+	if asked.resting {
+		r.resting.spend(taken)
 	}
 	return more, w.brake.gave(asked.bytes, taken, more, time.Now())
 }
 
-// call writes memory.reclaim, and reports whether the kernel was done in time. It counts as busy until the kernel is.
+// call writes memory.reclaim and reports whether the write returned in time. The container is busy until it has returned.
 func (r *Reclaimer) call(w *watched, asked call) bool {
 	r.mu.Lock()
 	free := r.calls < mostCalls
@@ -307,7 +307,6 @@ func (r *Reclaimer) call(w *watched, asked call) bool {
 	cgroup := w.Cgroup
 	go func() {
 		defer close(done)
-		// What it gave is read from its files.
 		if err := r.Tree.ReclaimCache(cgroup, asked.bytes); errors.Is(err, unix.EINVAL) && !r.swap.Load() {
 			_ = r.Tree.Reclaim(cgroup, asked.bytes)
 		}
@@ -331,7 +330,7 @@ func (r *Reclaimer) busy(w *watched) bool {
 	return w.busy
 }
 
-// took notes what was taken of a container.
+// took counts page cache that was reclaimed from a container.
 func (r *Reclaimer) took(w *watched, bytes uint64, signal Signal) {
 	now := time.Now()
 	if w.freed.Calls == 0 {
@@ -346,8 +345,8 @@ func (r *Reclaimer) took(w *watched, bytes uint64, signal Signal) {
 	r.totals.Bytes[w.Class] += bytes
 }
 
-// follow counts what containers read again and what late calls gave, reports on those of which nothing was taken for a minute, and forgets
-// the ended.
+// follow counts what containers have read again and the results of late calls, reports containers after a quiet minute, and forgets those that
+// have ended.
 func (r *Reclaimer) follow(view *ledger.View, signal Signal, now time.Time) {
 	if len(r.containers) == 0 {
 		return
@@ -367,7 +366,7 @@ func (r *Reclaimer) follow(view *ledger.View, signal Signal, now time.Time) {
 		}
 		over := w.freed.Calls > 0 && (now.Sub(w.freed.Last) >= quiet || !alive[id])
 		if over {
-			r.say(w.freed, view.Config.Config.DryRun())
+			r.logFreed(w.freed, view.Config.Config.DryRun())
 			w.freed = Freed{}
 		}
 		if !alive[id] || w.freed.Calls == 0 && now.After(w.brake.until.Add(watch)) && !r.busy(w) {
@@ -376,7 +375,7 @@ func (r *Reclaimer) follow(view *ledger.View, signal Signal, now time.Time) {
 	}
 }
 
-// refaulted counts what a container has read again since it was asked first.
+// refaulted counts what a container has read again since the first call.
 func (r *Reclaimer) refaulted(w *watched, now uint64) {
 	again := now - min(now, w.refaulted)
 	w.refaulted = now
@@ -390,7 +389,7 @@ func (r *Reclaimer) refaulted(w *watched, now uint64) {
 	r.totals.Refaulted += again
 }
 
-func (r *Reclaimer) say(f Freed, dryRun bool) {
+func (r *Reclaimer) logFreed(f Freed, dryRun bool) {
 	log := r.Log.WithFields(logrus.Fields{"pod": f.Namespace + "/" + f.Pod, "container": f.Name, "id": f.ID})
 	if dryRun {
 		log.Info("dry run, nothing was reclaimed: " + f.Text())
@@ -402,7 +401,7 @@ func (r *Reclaimer) say(f Freed, dryRun bool) {
 	}
 }
 
-// taken are the containers of which something was taken, most first.
+// taken returns the containers with reclaimed page cache, the largest first.
 func (r *Reclaimer) taken() (all []Freed) {
 	for _, w := range r.containers {
 		if w.freed.Calls > 0 {

@@ -226,7 +226,7 @@ func TestAHotSetIsAskedBeforeItsPodIsEvicted(t *testing.T) {
 		hot.hot = 3200
 		n := &node{threshold: 1000, config: enabled(), containers: []*container{hot}}
 		n.run(t, time.Minute)
-		most := uint64(mostAgain / mib * 60)
+		most := uint64(restingRate / mib * 60)
 		if taken := n.reclaimer.Totals().Bytes[memoryqos.BestEffort] / mib; taken < most/2 || taken > most*5/4 {
 			t.Errorf("%d MiB were taken in a minute, want about %d", taken, most)
 		}
