@@ -1,6 +1,6 @@
 package cgroup
 
-// defaults are what the files of a new cgroup say, as the kernel shows it: no protection and no limit
+// defaults are the files of a new cgroup, as the kernel shows them: no protection and no limit
 // (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
 var defaults = map[string]string{
 	string(MemoryMin):      "0",
@@ -12,10 +12,10 @@ var defaults = map[string]string{
 	"memory.current":       "0",
 }
 
-// Default is what the file of a new cgroup says; "" for a file that is not in the table.
+// Default returns the text of a new cgroup's file; "" for a file that is not in the table.
 func Default(file string) string { return defaults[file] }
 
-// Default is what a new cgroup has in the file, in bytes; Max for "max".
+// Default returns the value of a new cgroup's file in bytes; Max for "max".
 func (k Knob) Default() uint64 {
 	if defaults[string(k)] == FormatLimit(Max) {
 		return Max

@@ -11,11 +11,11 @@ const (
 	MemoryLow  Knob = "memory.low"
 	MemoryHigh Knob = "memory.high"
 	CpusetMems Knob = "cpuset.mems"
-	// MemoryOOMGroup is 1 where an OOM kill ends all of the cgroup, else 0. Kernel 4.19.
+	// MemoryOOMGroup is 1 if an OOM kill ends the whole cgroup, else 0 (kernel 4.19).
 	MemoryOOMGroup Knob = "memory.oom.group"
 )
 
-// Parse is the value that a knob's file shows: bytes, with Max for "max"; of cpuset.mems a bit for each NUMA node.
+// Parse parses a knob's file: bytes, with Max for "max"; for cpuset.mems a bit for each NUMA node.
 func (k Knob) Parse(text []byte) (uint64, error) {
 	if k == CpusetMems {
 		nodes, err := nodeset.Parse(string(text))
@@ -24,7 +24,7 @@ func (k Knob) Parse(text []byte) (uint64, error) {
 	return ParseLimit(text)
 }
 
-// Format is the text of a value in a knob's file.
+// Format returns the text of a value in a knob's file.
 func (k Knob) Format(value uint64) string {
 	if k == CpusetMems {
 		return nodeset.Set(value).String()
@@ -32,5 +32,5 @@ func (k Knob) Format(value uint64) string {
 	return FormatLimit(value)
 }
 
-// Max is what a limit file holds when it says "max".
+// Max stands for "max" in a limit file.
 const Max = 1<<64 - 1

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A container's level, and those of its parent cgroups.
+// The levels of cgroups.
 const (
 	LevelKubepods  = "kubepods"
 	LevelSystem    = "system" // KEP-5894's partition below kubepods
@@ -14,10 +14,10 @@ const (
 	LevelContainer = "container"
 )
 
-// Levels are all of them, from the top down.
+// Levels are all levels, from the top down.
 var Levels = [...]string{LevelKubepods, LevelSystem, LevelBurstable, LevelPod, LevelContainer}
 
-// LevelOf is the level of a cgroup below kubepods, or of kubepods.
+// LevelOf returns the level of kubepods or a cgroup below it.
 func LevelOf(cgroup string) string {
 	name, above := path.Base(cgroup), path.Dir(cgroup)
 	if isKubepods(name, Cgroupfs) || isKubepods(name, Systemd) {

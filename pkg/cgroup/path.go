@@ -25,19 +25,18 @@ const (
 	longestDir = 4096 // PATH_MAX
 )
 
-// PodPath holds the cgroups of a pod and of its parents, which the kubelet makes, relative to the cgroup mount, without a leading
-// slash.
+// PodPath holds the cgroups of a pod and its parents, which the kubelet creates, relative to the cgroup mount, without a leading slash.
 type PodPath struct {
 	Kubepods string
-	// QoS is empty for a Guaranteed pod: it hangs directly below kubepods, or the system partition.
+	// QoS is empty for a Guaranteed pod, which is directly below kubepods or the system partition.
 	QoS    string
 	Pod    string
 	Class  memoryqos.QOSClass
 	Driver Driver
 }
 
-// System is the cgroup of the system partition (KEP-5894), which stands between kubepods and the QoS levels of its own pods; "" for a
-// pod outside of it.
+// System returns the cgroup of the system partition (KEP-5894), which is between kubepods and the QoS levels of its pods; "" for a pod outside
+// of it.
 func (p PodPath) System() string {
 	if above := path.Dir(cmp.Or(p.QoS, p.Pod)); above != p.Kubepods {
 		return above
@@ -45,8 +44,8 @@ func (p PodPath) System() string {
 	return ""
 }
 
-// ParsePod finds a pod's cgroups from the CgroupParent that a runtime passes: both drivers, CRI-O's base names
-// ("kubepods-pod1.slice") and the prefixes of the kubelet's --cgroup-root. What leads out of kubepods is an error.
+// ParsePod finds a pod's cgroups from the CgroupParent that a runtime passes. It supports both drivers, CRI-O's base names
+// ("kubepods-pod1.slice") and the prefixes of the kubelet's --cgroup-root. A path outside of kubepods is an error.
 func ParsePod(cgroupParent string) (PodPath, error) {
 	p, err := parsePod(cgroupParent)
 	if err != nil {
@@ -67,8 +66,7 @@ func parsePod(parent string) (PodPath, error) {
 			names = expand(names[0])
 		}
 	}
-	// The pod is last; above it is kubepods, with at most a QoS level and the system partition in between. What is further up is
-	// --cgroup-root.
+	// The pod is last. Above it is kubepods, with at most a QoS level and the system partition in between. The rest is --cgroup-root.
 	for above := 2; above <= 4 && above <= len(names); above++ {
 		top := len(names) - above
 		if !isKubepods(names[top], driver) {
@@ -92,7 +90,7 @@ func parsePod(parent string) (PodPath, error) {
 	return PodPath{}, fmt.Errorf("not a pod's: want …/kubepods[/system][/burstable|/besteffort]/pod<uid> or …kubepods[-system][-burstable|-besteffort]-pod<uid>.slice")
 }
 
-// split takes a path apart and refuses what could lead elsewhere.
+// split splits a path and refuses components that could lead elsewhere.
 func split(dir string) ([]string, error) {
 	switch {
 	case strings.Trim(dir, "/") == "":
@@ -112,7 +110,7 @@ func split(dir string) ([]string, error) {
 	return names, nil
 }
 
-// expand gives the slices above a slice: systemd puts a-b.slice into a.slice (systemd.slice(5)).
+// expand returns a slice's path: systemd puts a-b.slice into a.slice (systemd.slice(5)).
 func expand(unit string) []string {
 	stem := strings.TrimSuffix(unit, slice)
 	var names []string
@@ -131,8 +129,7 @@ func isKubepods(name string, driver Driver) bool {
 	return name == kubepods
 }
 
-// classify reads the QoS class off the names from kubepods down to the pod, and reports whether each is what the kubelet
-// would call it.
+// classify returns the QoS class from the names from kubepods down to the pod, and whether all are names that the kubelet gives.
 func classify(names []string, driver Driver) (memoryqos.QOSClass, bool) {
 	class := memoryqos.Guaranteed
 	last := len(names) - 1
@@ -156,7 +153,7 @@ func classify(names []string, driver Driver) (memoryqos.QOSClass, bool) {
 	return class, ok && isPod && uid != "" && (driver != Systemd || !strings.Contains(uid, "-"))
 }
 
-// below is what a cgroup adds to the name of the one above it, and whether its name is one of that kind.
+// below returns what a cgroup adds to the name of its parent, and whether its name is derived from it.
 func below(above, name string, driver Driver) (level string, ok bool) {
 	if driver != Systemd {
 		return name, true
@@ -164,7 +161,7 @@ func below(above, name string, driver Driver) (level string, ok bool) {
 	return strings.CutPrefix(strings.TrimSuffix(name, slice), strings.TrimSuffix(above, slice)+"-")
 }
 
-// Container gives the cgroup of the container with this id from the CgroupsPath of its OCI spec: a path
+// Container returns the cgroup of the container with this ID from the CgroupsPath of its OCI spec: a path
 // ("/kubepods/pod1/<id>", ".../crio-<id>") or systemd's "<slice>:<runtime>:<id>".
 func (p PodPath) Container(cgroupsPath, id string) (string, error) {
 	leaf, err := p.leaf(cgroupsPath, id)
@@ -197,7 +194,7 @@ func (p PodPath) leaf(cgroupsPath, id string) (string, error) {
 	return leaf, nil
 }
 
-// scope is the name that runc and crun give to the unit <slice>:<runtime>:<id>.
+// scope returns the name that runc and crun give to the unit <slice>:<runtime>:<id>.
 func (p PodPath) scope(unit []string, id string) (string, error) {
 	if len(unit) != 3 || p.Driver != Systemd {
 		return "", fmt.Errorf("want <slice>:<runtime>:<id>, and a pod whose cgroup is a slice")
@@ -217,7 +214,7 @@ func (p PodPath) scope(unit []string, id string) (string, error) {
 	return runtime + "-" + id + scope, nil
 }
 
-// Unit is the systemd unit of a cgroup: the slice or scope that it is named after; "" when it is neither.
+// Unit returns the systemd unit of a cgroup, a slice or scope; "" if it has none.
 func Unit(cgroup string) string {
 	if name := path.Base(cgroup); strings.HasSuffix(name, slice) || strings.HasSuffix(name, scope) {
 		return name
@@ -225,7 +222,7 @@ func Unit(cgroup string) string {
 	return ""
 }
 
-// Inside reports whether a relative path lies in kubepods and cannot lead out of it.
+// Inside reports whether a relative path is in kubepods and cannot lead out of it.
 func Inside(cgroup string) bool {
 	if cgroup == "" || cgroup[0] == '/' || path.Clean(cgroup) != cgroup {
 		return false

@@ -2,8 +2,8 @@ package cgroup
 
 import "github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 
-// Target is what one cgroup should hold. A value that is not set is put back to the kernel's default if it was ours before,
-// and is otherwise left alone.
+// Target holds the desired values of a cgroup. A value that is not set is restored to the kernel's default if this plugin wrote it before, and
+// is otherwise left alone.
 type Target struct {
 	Cgroup string
 	Level  string
@@ -11,16 +11,16 @@ type Target struct {
 	Values memoryqos.Values
 	// Mems is cpuset.mems, of a container; empty leaves it alone.
 	Mems string
-	// Fresh is set for a pod that began while this process ran: nothing that its files held before is ours.
+	// Fresh is set for a pod that started while this process ran: its files held no values of this plugin before.
 	Fresh bool
-	// ByRuntime says that the runtime is about to write the values: they are desired from now on, and nothing of them is
-	// written or compared until a target says otherwise, or the Check of pkg/protect is called.
+	// ByRuntime is set if the runtime is about to write the values. They are desired from now on, but not written or compared until a
+	// target without ByRuntime, or Check of pkg/protect.
 	ByRuntime bool
-	// Seen is what the cgroup has just been read to hold, for one that may be new to the table; nil has it read.
+	// Seen holds values that were just read, for a cgroup that may be new to the table; if nil, the files are read.
 	Seen *Seen
 }
 
-// Seen is what a cgroup was read to hold. What could not be read is nil.
+// Seen holds values that were read. Unreadable values are nil.
 type Seen struct {
 	Values memoryqos.Values
 	Mems   *string

@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// FormatLimit is the text of a number of bytes in a file; "max" for Max.
+// FormatLimit returns the text of a number of bytes in a file; "max" for Max.
 func FormatLimit(bytes uint64) string {
 	if bytes == Max {
 		return "max"
@@ -16,7 +16,7 @@ func FormatLimit(bytes uint64) string {
 	return strconv.FormatUint(bytes, 10)
 }
 
-// ParseLimit reads a file with one number of bytes, or "max".
+// ParseLimit parses a number of bytes or "max".
 func ParseLimit(data []byte) (uint64, error) {
 	text := bytes.TrimSpace(data)
 	if string(text) == "max" {
@@ -29,20 +29,19 @@ func ParseLimit(data []byte) (uint64, error) {
 	return v, nil
 }
 
-// longestValue is more than a value in a file has, in bytes, so that the next one is no longer than the file.
+// longestValue, in bytes, is longer than any value, so that a new value is no longer than the file.
 const longestValue = 24
 
-// Overwriting is a text as it is written, in one piece, over an ordinary file of some size that plays a cgroup's: blanks replace what
-// the file has beyond it. The file is not truncated, so that a reader finds the old value or the new one, as with the kernel's
-// files, also where the writer was killed.
+// Overwriting pads a text with blanks to overwrite an ordinary file of this size, which stands for a cgroup's, with one write. Because the file
+// is not truncated, a reader finds the old or the new value, as with the kernel's files, even if the writer is killed.
 func Overwriting(text string, size int64) []byte {
 	return fmt.Appendf(nil, "%-*s\n", max(longestValue, int(size)-1), text)
 }
 
-// Readable is FormatLimit for people: "1.9Gi", or "max".
+// Readable returns a short text for people: "1.9Gi", or "max".
 func Readable(bytes uint64) string { return Apart(bytes)[0] }
 
-// Apart is Readable for the values of one sentence: those that differ read differently.
+// Apart is Readable for the values of one sentence: different values get different texts.
 func Apart(values ...uint64) []string {
 	texts := quantity.Apart(values...)
 	for i, value := range values {
@@ -53,7 +52,7 @@ func Apart(values ...uint64) []string {
 	return texts
 }
 
-// Log is a value for the log; its JSON form has the text of the file.
+// Log returns a value for the log; its JSON form has the text of the file.
 func Log(bytes uint64) quantity.Logged { return LogApart(bytes)[0] }
 
 // LogApart is Log for the values of one line.

@@ -15,7 +15,7 @@ func (t *Tree) Events(cgroup string) (Events, error) {
 	return parse(t, cgroup, "memory.events", parseEvents)
 }
 
-// LocalEvents reads memory.events.local, which counts the cgroup alone: its oom is of its own limit (kernel 5.2).
+// LocalEvents reads memory.events.local, which counts only the cgroup itself: its oom is about its own limit (kernel 5.2).
 func (t *Tree) LocalEvents(cgroup string) (Events, error) {
 	return parse(t, cgroup, "memory.events.local", parseEvents)
 }
@@ -28,8 +28,8 @@ func parseEvents(text string) (Events, error) {
 	}, err
 }
 
-// Holds reports whether a process is in a container's cgroup, or in the one that crun makes inside. The kernel shows the reader's own
-// process by its id in the reader's PID namespace, and those of other namespaces as 0.
+// Holds reports whether a process is in a container's cgroup or crun's inner cgroup. The kernel shows PIDs of the reader's PID namespace, and 0
+// for processes outside of it.
 func (t *Tree) Holds(container string, pid int) (bool, error) {
 	leaves, err := t.Leaves(container)
 	for _, dir := range leaves {
@@ -42,7 +42,7 @@ func (t *Tree) Holds(container string, pid int) (bool, error) {
 	return false, err
 }
 
-// Populated reports whether there are processes in this cgroup or below it, as cgroup.events says.
+// Populated reports whether the cgroup or one below it has processes (cgroup.events).
 func (t *Tree) Populated(cgroup string) (bool, error) {
 	events, err := parse(t, cgroup, "cgroup.events", parseFlat)
 	return events["populated"] > 0, err

@@ -6,14 +6,14 @@ import "time"
 // Errors are the kernel's (unix.Errno): ENOENT for a cgroup or a file that is not there, ENODEV for one that was removed meanwhile. It is
 // safe for concurrent use.
 type Kernel interface {
-	// Look is nil where there is such a cgroup.
+	// Look returns nil if the cgroup exists.
 	Look(cgroup string) error
-	// List names the cgroups and files in a cgroup.
+	// List returns the names of the cgroups and files in a cgroup.
 	List(cgroup string) ([]string, error)
-	// Read appends what a file holds to buffer; where only its first line matters, last is '\n', else endless.
+	// Read appends the content of a file to buffer, up to a read that ends in the byte last, or to the end with endless.
 	Read(cgroup, file string, last int, buffer []byte) ([]byte, error)
-	// Write makes one write(2) to a file that it opens with these flags: for a value O_TRUNC and O_NONBLOCK are among them. An empty text
-	// empties cpuset.mems.
+	// Write makes one write(2) to a file opened with these flags, which include O_TRUNC and O_NONBLOCK for a value. An empty text empties
+	// cpuset.mems.
 	Write(cgroup, file, text string, flags int) error
 	// Inotify makes an inotify instance.
 	Inotify() (Inotify, error)

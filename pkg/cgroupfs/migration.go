@@ -29,7 +29,7 @@ func (t *Tree) Mapped(dir string) (cgroup.Mapped, error) {
 		return m, nil
 	}
 	m.Nodes, err = t.EffectiveNodes(dir)
-	if err == nil && m.Nodes.Empty() { // an ordinary folder does not have it
+	if err == nil && m.Nodes.Empty() { // an ordinary folder has no such file
 		m.Nodes, err = parse(t, dir, string(cgroup.CpusetMems), nodeset.Parse)
 	}
 	if err != nil {
@@ -41,18 +41,17 @@ func (t *Tree) Mapped(dir string) (cgroup.Mapped, error) {
 	return m, nil
 }
 
-// Counted is what a cgroup has mapped, or why that is not known.
+// Counted is the mapped memory of a cgroup, or the error of reading it.
 type Counted struct {
 	cgroup.Mapped
 	Err error
 }
 
-// flushTakes is more than a kernel needs to add up the statistics of all cgroups.
+// flushTakes is longer than a kernel needs to add up the statistics of all cgroups.
 const flushTakes = 100 * time.Millisecond
 
-// Count reads what cgroups have mapped, for decisions: each twice, and of each NUMA node the larger number counts. memory.numa_stat is
-// counted by CPU. Who reads it adds that up, but where another reader is at it before Linux 6.8, which leaves it to that one and shows
-// what was before (mem_cgroup_flush_stats in mm/memcontrol.c).
+// Count reads the mapped memory of cgroups for decisions. It reads twice and returns the larger number of each NUMA node: before Linux 6.8, a read
+// of memory.numa_stat returns old numbers while another reader adds up the per-CPU counters (mem_cgroup_flush_stats in mm/memcontrol.c).
 func (t *Tree) Count(ctx context.Context, dirs ...string) map[string]Counted {
 	all := make(map[string]Counted, len(dirs))
 	for _, dir := range dirs {
@@ -74,7 +73,7 @@ func (t *Tree) Count(ctx context.Context, dirs ...string) map[string]Counted {
 	return all
 }
 
-// wait waits for a flush of the kernel's statistics.
+// wait waits until another reader's flush of the statistics has ended.
 func wait(ctx context.Context) {
 	timer := time.NewTimer(flushTakes)
 	defer timer.Stop()

@@ -12,11 +12,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// mounted is the kernel's own hierarchy.
+// mounted is a mounted cgroup hierarchy.
 type mounted struct {
 	root   string
 	folder *os.Root
-	fd     *os.File // of the root folder, for openat2; nil where the kernel has none
+	fd     *os.File // of the root folder, for openat2; nil without openat2
 	at     int
 }
 
@@ -48,7 +48,7 @@ func (m *mounted) Close() error {
 	return m.folder.Close()
 }
 
-// open opens a file of a cgroup; whatever the path holds, it cannot leave the tree.
+// open opens a file of a cgroup. The path cannot leave the tree.
 func (m *mounted) open(dir, file string, flags int) (int, error) {
 	name := dir + "/" + file
 	if m.fd != nil {
@@ -109,11 +109,11 @@ func (m *mounted) List(cgroup string) ([]string, error) {
 	return folder.Readdirnames(-1)
 }
 
-// endless has Read read to the end of the file.
+// endless makes Read read to the end of the file.
 const endless = -1
 
-// Read reads to the file's end or to a read that ends in the given byte: the kernel gives a value and its line break in one piece,
-// and asking for more costs a system call.
+// Read reads to the file's end or until a read ends in the byte last: the kernel returns a value and its line break in one piece, so a further
+// system call is not needed.
 func (m *mounted) Read(cgroup, file string, last int, buffer []byte) ([]byte, error) {
 	fd, err := m.open(cgroup, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -139,7 +139,7 @@ func (m *mounted) Read(cgroup, file string, last int, buffer []byte) ([]byte, er
 	}
 }
 
-// Write goes round os.File: that takes EAGAIN, memory.reclaim's answer, for "not yet writable" and would wait for ever.
+// Write does not use os.File, which would wait forever on EAGAIN, an answer of memory.reclaim.
 func (m *mounted) Write(cgroup, file, text string, flags int) error {
 	fd, err := m.open(cgroup, file, flags)
 	if err != nil {
@@ -156,7 +156,7 @@ func (m *mounted) Write(cgroup, file, text string, flags int) error {
 // plain is an ordinary folder tree.
 type plain struct{ *mounted }
 
-// Read takes a file that is missing, or that another process is just writing, for the kernel's default.
+// Read returns the kernel's default for a missing file, and for an empty one, which another process is writing.
 func (p plain) Read(dir, file string, last int, buffer []byte) ([]byte, error) {
 	data, err := p.mounted.Read(dir, file, last, buffer)
 	if errors.Is(err, fs.ErrNotExist) && p.Look(dir) == nil || err == nil && len(data) == 0 {
@@ -165,7 +165,7 @@ func (p plain) Read(dir, file string, last int, buffer []byte) ([]byte, error) {
 	return data, err
 }
 
-// Write makes the file of a value, and truncates none: a writer that is killed leaves a value.
+// Write creates the file of a value. It never truncates, so that a killed writer leaves a value.
 func (p plain) Write(dir, file, text string, flags int) error {
 	if flags&unix.O_TRUNC == 0 {
 		return p.mounted.Write(dir, file, text, flags)
@@ -176,12 +176,12 @@ func (p plain) Write(dir, file, text string, flags int) error {
 	}
 	defer unix.Close(fd)
 	var info unix.Stat_t
-	_ = unix.Fstat(fd, &info) // without the size a longer text may stay behind the new one, which then is not a value
+	_ = unix.Fstat(fd, &info) // without the size, the end of a longer old text may remain
 	_, err = unix.Write(fd, cgroup.Overwriting(text, info.Size))
 	return err
 }
 
-// inotify is the kernel's. Its descriptor is used as long as it is open, and not once its number may be another file's.
+// inotify is a kernel's inotify instance. conn ensures that its descriptor is not used after Close.
 type inotify struct {
 	*os.File
 	root string

@@ -8,19 +8,19 @@ import (
 
 // NodePages is a cgroup's memory on a NUMA node, in bytes.
 type NodePages struct {
-	// Resident is all that memory.numa_stat knows: anonymous and file pages, and the kernel's for the cgroup.
+	// Resident is everything in memory.numa_stat: anonymous pages, file pages and kernel memory of the cgroup.
 	Resident uint64
-	// File are the file pages on the LRU lists, which can be reclaimed; shmem and tmpfs are not among them.
+	// File is the file pages on the LRU lists, which can be reclaimed, without shmem and tmpfs.
 	File uint64
 }
 
-// ErrNoNUMAStat is the answer where the kernel does not say where a cgroup's pages are.
+// ErrNoNUMAStat means that the kernel does not show where a cgroup's pages are.
 var ErrNoNUMAStat = errors.New("the kernel has no memory.numa_stat (before 5.10, without NUMA, or cgroup v1)")
 
-// mapped are the lines of memory.numa_stat of pages in the address spaces of tasks, files and shared memory among them.
+// mapped are the lines of memory.numa_stat about pages that tasks have mapped, including files and shared memory.
 var mapped = []string{"anon", "file_mapped"}
 
-// add adds what a line of memory.numa_stat has (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
+// add adds a line of memory.numa_stat (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
 func (p *NodePages) add(kind string, bytes uint64) {
 	switch kind {
 	case "anon", "file", "kernel_stack", "pagetables", "sec_pagetables", "slab_reclaimable", "slab_unreclaimable":
@@ -30,8 +30,8 @@ func (p *NodePages) add(kind string, bytes uint64) {
 	}
 }
 
-// Pages reads where a cgroup's pages are, by NUMA node. The error is ErrNoNUMAStat where the kernel does not say, and
-// fs.ErrNotExist for a cgroup that is gone.
+// Pages returns a cgroup's pages by NUMA node. The error is ErrNoNUMAStat if the kernel does not show them, and fs.ErrNotExist if the cgroup is
+// gone.
 func (t *Tree) Pages(cgroup string) (map[int]NodePages, error) {
 	stat, err := t.NUMAStat(cgroup)
 	if err == nil && len(stat) == 0 {

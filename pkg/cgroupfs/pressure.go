@@ -19,7 +19,7 @@ type PressureLine struct {
 	Total                uint64
 }
 
-// Pressure reads memory.pressure; false where the kernel keeps none (built without PSI, or psi=0).
+// Pressure reads memory.pressure; false if the kernel has none (built without PSI, or psi=0).
 func (t *Tree) Pressure(cgroup string) (Pressure, bool, error) {
 	there := false
 	p, err := parse(t, cgroup, "memory.pressure", func(text string) (Pressure, error) {
@@ -32,7 +32,7 @@ func (t *Tree) Pressure(cgroup string) (Pressure, bool, error) {
 	return p, there && err == nil, err
 }
 
-// parsePressure reads lines like "some avg10=0.00 avg60=0.00 avg300=0.00 total=0". Unknown lines and fields are skipped: the
+// parsePressure reads lines like "some avg10=0.00 avg60=0.00 avg300=0.00 total=0". Unknown lines and fields are skipped, because the
 // kernel may add some.
 func parsePressure(text string) (Pressure, error) {
 	var p Pressure

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// FreshTime is for how long a sample serves those who only show it: any number of askers costs no more than one.
+	// FreshTime is how long a sample is reused for display, so that many readers cost no more than one.
 	FreshTime = time.Second
-	// keepTime is for how long a sample that nobody renews is kept. Nobody scrapes less often, and what is forgotten has
-	// lost its turn.
+	// keepTime is how long a sample is kept that nobody renews. It is longer than any scrape interval: a dropped sample loses its place in
+	// the order.
 	keepTime = 10 * time.Minute
-	// mostReads bounds the reads that the kernel delays beyond a deadline: each of them occupies a thread.
+	// mostReads bounds the reads that the kernel delays beyond a deadline: each occupies a thread.
 	mostReads = 4
 )
 
-// Counters are what the kernel counts of a cgroup and all below it.
+// Counters are the kernel's counters of a cgroup and all below it.
 type Counters struct {
 	Current     uint64 // bytes
 	Events      Events
 	Pressure    Pressure
-	HasPressure bool // false where the kernel keeps none
+	HasPressure bool // false if the kernel has no memory.pressure
 }
 
 // Counters reads memory.current, memory.events and memory.pressure.
@@ -40,34 +40,34 @@ func (t *Tree) Counters(cgroup string) (c Counters, err error) {
 	return c, nil
 }
 
-// Sampler reads many cgroups for everyone who asks, one cgroup after another and each asker until its deadline. Askers at
-// the same time share one reading. It is safe for concurrent use.
+// Sampler reads many cgroups one after the other, until each caller's deadline. Concurrent callers share one reading. It is safe for concurrent
+// use.
 type Sampler[T any] struct {
 	read  func(cgroup string) (T, error)
 	fresh time.Duration
-	turn  chan struct{} // held by the asker whose reading is under way
+	turn  chan struct{} // held by the caller that is reading
 
 	mu      sync.Mutex
 	samples map[string]Sample[T]
-	reading map[string]bool // cgroups that are being read: one, and those whose reads are delayed
+	reading map[string]bool // cgroups that are being read, including delayed reads
 }
 
-// Sample is what was read of a cgroup, or why it could not be read.
+// Sample is a reading of a cgroup, or its error.
 type Sample[T any] struct {
 	Value T
 	Err   error
 	At    time.Time // zero before the first reading
-	Late  bool      // the deadline came before this cgroup's turn: the sample is an older one
+	Late  bool      // the deadline came first: the sample is an old one
 }
 
-// NewSampler returns a Sampler of what read reads. It reads a cgroup again once the last sample is older than fresh.
+// NewSampler returns a Sampler that calls read. It reads a cgroup again if the last sample is older than fresh.
 func NewSampler[T any](fresh time.Duration, read func(cgroup string) (T, error)) *Sampler[T] {
 	return &Sampler[T]{read: read, fresh: fresh, turn: make(chan struct{}, 1),
 		samples: map[string]Sample[T]{}, reading: map[string]bool{}}
 }
 
-// Read returns the samples of these cgroups, in their order, when ctx ends at the latest. Those with the oldest samples are
-// read first, so that every cgroup has its turn where the time is too short for all.
+// Read returns the samples of cgroups, in their order, until ctx ends. The oldest samples are renewed first, so that every cgroup has its turn
+// if the time is too short for all.
 func (s *Sampler[T]) Read(ctx context.Context, cgroups []string) []Sample[T] {
 	oldest := time.Now().Add(-s.fresh)
 	select {
@@ -79,7 +79,7 @@ func (s *Sampler[T]) Read(ctx context.Context, cgroups []string) []Sample[T] {
 		}()
 		select {
 		case <-done:
-		case <-ctx.Done(): // a read that the kernel delays is left behind; the next asker goes on with the other cgroups
+		case <-ctx.Done(): // a read that the kernel delays goes on; the next caller reads the other cgroups
 		}
 		<-s.turn
 	case <-ctx.Done():
@@ -94,7 +94,7 @@ func (s *Sampler[T]) Read(ctx context.Context, cgroups []string) []Sample[T] {
 	return samples
 }
 
-// readOlder reads the cgroups whose samples are older than that, until ctx ends.
+// readOlder reads the cgroups with older samples until ctx ends.
 func (s *Sampler[T]) readOlder(ctx context.Context, cgroups []string, than time.Time) {
 	for _, cgroup := range s.older(cgroups, than) {
 		if ctx.Err() != nil {
@@ -108,7 +108,7 @@ func (s *Sampler[T]) readOlder(ctx context.Context, cgroups []string, than time.
 	}
 }
 
-// older returns the cgroups whose samples are older than that, the oldest first, and drops samples that nobody asks for any more.
+// older returns the cgroups with older samples, the oldest first, and drops samples older than keepTime.
 func (s *Sampler[T]) older(cgroups []string, than time.Time) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *Sampler[T]) older(cgroups []string, than time.Time) []string {
 	return older
 }
 
-// begin claims a cgroup, unless it is being read, or too many reads are delayed.
+// begin starts a reading, unless the cgroup is being read or too many reads are delayed.
 func (s *Sampler[T]) begin(cgroup string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,22 +6,19 @@ import (
 	"strings"
 )
 
-// The counters are read here and not with github.com/containerd/cgroups/v3/cgroup2, which serves for the hierarchy's mode
-// alone (see modeOf). Its StatFiltered
-//   - answers with zeros for a cgroup that has ended or cannot be read, which the stall guard would take for a container
-//     without memory;
+// This file does not use github.com/containerd/cgroups/v3/cgroup2, because its StatFiltered
+//   - returns zeros for a cgroup that has ended or cannot be read, which would look like a container without memory;
 //   - has neither memory.numa_stat nor workingset_refault_file and _anon;
-//   - opens paths that a symbolic link may lead out of kubepods, and knows no folder in place of a kernel;
-//   - reads all of memory's files at once: 208 allocations and four times the time of the guard's sample, eleven times that of
-//     the metrics' (BenchmarkSample);
-//   - links cilium/ebpf into the binary: 20 packages and 1.0 MB. The mode alone costs 2 packages and 4 KB.
+//   - follows symbolic links out of kubepods, and cannot read a folder in place of a kernel;
+//   - reads all memory files at once: 208 allocations, and 4 to 11 times the time (BenchmarkSample);
+//   - links cilium/ebpf into the binary: 20 packages and 1.0 MB. The hierarchy's mode alone (modeOf) costs 2 packages and 4 KB.
 
 // Stat reads memory.stat: bytes, pages scanned and events by name.
 func (t *Tree) Stat(cgroup string) (map[string]uint64, error) {
 	return parse(t, cgroup, "memory.stat", parseFlat)
 }
 
-// CPUStat reads cpu.stat, which is there without the cpu controller, too: microseconds and events by name.
+// CPUStat reads cpu.stat, which does not need the cpu controller: microseconds and events by name.
 func (t *Tree) CPUStat(cgroup string) (map[string]uint64, error) {
 	return parse(t, cgroup, "cpu.stat", parseFlat)
 }

@@ -22,18 +22,17 @@ type Write struct {
 	Text   string
 }
 
-// Tree is a cgroup v2 hierarchy. Paths are relative to its root; what is not below kubepods cannot be reached.
-// It is safe for concurrent use.
+// Tree is a cgroup v2 hierarchy. Paths are relative to its root; only cgroups below kubepods are accessible. It is safe for concurrent use.
 type Tree struct {
 	root     string
 	kernel   Kernel
 	pageSize int
-	flush    func(context.Context) // waits until the kernel's statistics are added up; nil where they always are
+	flush    func(context.Context) // waits until the kernel's statistics are added up; nil if that is not needed
 	onOpen   func(cgroup, file string) error
 	onWrite  func(Write)
 }
 
-// New makes a tree of what stands for a kernel. Messages call its root by this name.
+// New returns a tree over a Kernel. Messages call its root by this name.
 func New(root string, kernel Kernel) *Tree {
 	return &Tree{root: root, kernel: kernel, pageSize: os.Getpagesize()}
 }
@@ -41,17 +40,17 @@ func New(root string, kernel Kernel) *Tree {
 // Option changes how Open's Tree works.
 type Option func(*Tree)
 
-// Plain is for an ordinary folder tree in place of a cgroup mount (tests, simulation): a missing file reads as the kernel's
-// default, and a write makes it.
+// Plain is for an ordinary folder in place of a cgroup mount (tests, simulation): a missing file reads as the kernel's default, and a write
+// creates it.
 func Plain() Option {
 	return func(t *Tree) { t.kernel, t.pageSize, t.flush = plain{t.kernel.(*mounted)}, 1, nil }
 }
 
-// OnOpen has f called before a file of a cgroup, or with "." the cgroup, is opened. Its error is that of the open: so a test
-// shows what a process without descriptors meets. f must not call the tree.
+// OnOpen calls f before a file of a cgroup, or with "." the cgroup, is opened. An error of f is returned as that of the open. f must not call the
+// tree.
 func OnOpen(f func(cgroup, file string) error) Option { return func(t *Tree) { t.onOpen = f } }
 
-// OnWrite has f called with every write after it succeeded. f must not call the tree.
+// OnWrite calls f after every successful write. f must not call the tree.
 func OnWrite(f func(Write)) Option { return func(t *Tree) { t.onWrite = f } }
 
 // Open opens the hierarchy mounted at root, usually /sys/fs/cgroup.
@@ -76,16 +75,16 @@ func (t *Tree) Close() error {
 	return nil
 }
 
-// Root is the folder that was opened.
+// Root returns the folder that was opened.
 func (t *Tree) Root() string { return t.root }
 
-// PageSize is what the kernel rounds the values of its files down to; 1 in a plain tree, which keeps every byte.
+// PageSize returns the size in bytes to which the kernel rounds values down; 1 in a plain tree.
 func (t *Tree) PageSize() int { return t.pageSize }
 
-// Triggers makes a set of pressure triggers.
+// Triggers returns a new set of pressure triggers.
 func (t *Tree) Triggers() (Triggers, error) { return t.kernel.Triggers() }
 
-// reach refuses what is not below kubepods.
+// reach refuses cgroups that are not below kubepods.
 func (t *Tree) reach(dir, file string) error {
 	if !cgroup.Inside(dir) {
 		return fmt.Errorf("cgroup %q is not below kubepods", dir)
@@ -96,8 +95,7 @@ func (t *Tree) reach(dir, file string) error {
 	return nil
 }
 
-// Exists reports whether there is such a cgroup. An error means that it is not known: for want of descriptors, memory or
-// permissions nothing is gone.
+// Exists reports whether the cgroup exists. An error, for example for lack of descriptors, memory or permissions, means that it is unknown.
 func (t *Tree) Exists(cgroup string) (bool, error) {
 	err := t.reach(cgroup, ".")
 	if err == nil {
@@ -123,13 +121,13 @@ func (t *Tree) List(cgroup string) (names []string, err error) {
 	return names, nil
 }
 
-// Ended reports whether it is known that there is no such cgroup.
+// Ended reports whether the cgroup is known not to exist.
 func (t *Tree) Ended(cgroup string) bool {
 	there, err := t.Exists(cgroup)
 	return !there && err == nil
 }
 
-// Lacks reports whether an error says that a cgroup which is there has no such file, as on an older kernel.
+// Lacks reports whether an error means that an existing cgroup lacks a file, as on an older kernel.
 func (t *Tree) Lacks(cgroup string, err error) bool {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -138,8 +136,8 @@ func (t *Tree) Lacks(cgroup string, err error) bool {
 	return there
 }
 
-// Leaves are the cgroups that hold a container's values: its own, and crun's "container" below it where there is one.
-// Outer comes first. A value that is loosened must be written to all. With an error, whether there is an inner one is not known.
+// Leaves returns the cgroups that have a container's values: its own and, if it exists, crun's inner cgroup "container". A value that is
+// loosened must be written to both. An error means that it is unknown whether there is an inner one.
 func (t *Tree) Leaves(container string) ([]string, error) {
 	inner := container + "/container"
 	there, err := t.Exists(inner)
@@ -149,7 +147,7 @@ func (t *Tree) Leaves(container string) ([]string, error) {
 	return []string{container}, err
 }
 
-// Text reads what a knob shows.
+// Text reads a knob as text.
 func (t *Tree) Text(dir string, knob cgroup.Knob) (string, error) { return t.nodes(dir, string(knob)) }
 
 // Get reads the value of a knob: see Knob.Parse.
@@ -188,7 +186,7 @@ func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {
 	return nil
 }
 
-// write makes one write(2), which is what a kernel file takes as one value.
+// write makes one write(2): a kernel file takes each write as one value.
 func (t *Tree) write(dir, file, text string, flags int) error {
 	err := t.reach(dir, file)
 	if err == nil {
@@ -200,11 +198,11 @@ func (t *Tree) write(dir, file, text string, flags int) error {
 	return nil
 }
 
-// ErrOwn is the answer to a write to the cgroup in which the writer's own cgroup namespace begins, where the hierarchy is
-// mounted with nsdelegate, as systemd does: a container cannot change its own values (cgroup_namespaces(7)).
+// ErrOwn is the error of a write to the root cgroup of the writer's own cgroup namespace if the hierarchy is mounted with nsdelegate, as systemd
+// does: a container cannot change its own values (cgroup_namespaces(7)).
 var ErrOwn = errors.New("the kernel lets no container change the values of its own cgroup")
 
-// own separates that answer, EPERM, from those to other writes: what permissions forbid is EACCES.
+// own maps EPERM to ErrOwn. Missing permissions are EACCES.
 func own(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return ErrOwn
@@ -212,8 +210,7 @@ func own(err error) error {
 	return err
 }
 
-// gone makes the kernel's answer for a cgroup that was removed while its file was open the same as that for one that was
-// removed before.
+// gone maps ENODEV, the error for a cgroup that was removed while its file was open, to fs.ErrNotExist.
 func gone(err error) error {
 	if errors.Is(err, unix.ENODEV) {
 		return fs.ErrNotExist
@@ -226,7 +223,7 @@ func (t *Tree) line(cgroup, file string) ([]byte, error) {
 	return t.read(cgroup, file, '\n', make([]byte, 0, 64))
 }
 
-// parse reads a whole file and what it says.
+// parse reads and parses a whole file.
 func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)) (value T, err error) {
 	room := rooms.Get().(*[4096]byte)
 	defer rooms.Put(room)
@@ -240,10 +237,10 @@ func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)
 	return value, err
 }
 
-// rooms have room for nearly every file.
+// rooms are buffers that are large enough for nearly every file.
 var rooms = sync.Pool{New: func() any { return new([4096]byte) }}
 
-// bad says which file could not be understood.
+// bad adds the name of a file to a parse error.
 func (t *Tree) bad(cgroup, file string, err error) error {
 	return fmt.Errorf("parse %s: %w", path.Join(t.root, cgroup, file), err)
 }

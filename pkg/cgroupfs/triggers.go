@@ -13,7 +13,7 @@ type epoll struct {
 	tree *mounted
 	fd   int
 
-	mu   sync.Mutex     // also held over the calls that close a descriptor, which do not wait
+	mu   sync.Mutex     // also held while descriptors are closed, which does not wait
 	set  map[int32]bool // descriptors of the triggers
 	wake int            // eventfd: ends Wait; -1 when closed
 }
@@ -56,10 +56,10 @@ func (e *epoll) add(fd int, stall, window time.Duration) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// Edge-triggered, because the file of a cgroup that is gone is ready for ever.
+	// Edge-triggered, because the file of a cgroup that is gone is ready forever.
 	event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET, Fd: int32(fd)}
 	if err := unix.EpollCtl(e.fd, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
-		return fmt.Errorf("wait for the trigger: %v", err) // its EPERM says that an ordinary file has none
+		return fmt.Errorf("wait for the trigger: %v", err) // not %w: this EPERM means that an ordinary file has no triggers
 	}
 	e.set[event.Fd] = true
 	return nil
@@ -69,7 +69,7 @@ func (e *epoll) Remove(id int32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.set[id] {
-		unix.Close(int(id)) // leaves the epoll set by itself
+		unix.Close(int(id)) // closing removes it from the epoll set
 		delete(e.set, id)
 	}
 }

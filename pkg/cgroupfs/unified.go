@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RequireUnified says why root is no pure cgroup v2 hierarchy with the memory and cpuset controllers, or nil.
+// RequireUnified returns an error unless root is a pure cgroup v2 hierarchy with the memory and cpuset controllers.
 func RequireUnified(root string) error {
 	if err := requireUnified(root); err != nil {
 		return fmt.Errorf("%s is not usable: %w", root, err)
@@ -19,7 +19,7 @@ func RequireUnified(root string) error {
 	return nil
 }
 
-// usual is where a host mounts its hierarchy, and the only place whose mode the library knows.
+// usual is where a host mounts its hierarchy. The library knows the mode of this mount only.
 const usual = "/sys/fs/cgroup"
 
 func requireUnified(root string) error {
@@ -39,13 +39,13 @@ func requireUnified(root string) error {
 	return fmt.Errorf("it is no cgroup v2 file system: %s", want)
 }
 
-// modeOf finds the mode of the hierarchy at root. The library answers for the usual mount alone; a hierarchy elsewhere, as
-// in a container that has the host's mounted beside its own, is looked at here.
+// modeOf returns the mode of the hierarchy at root. It uses the library for the usual mount, and checks others itself, such as the host's
+// hierarchy that is mounted in a container beside its own.
 func modeOf(root string) (cgroups.CGMode, error) {
 	if filepath.Clean(root) == usual {
 		if mode := cgroups.Mode(); mode != cgroups.Unavailable {
 			return mode, nil
-		} // the look below has the reason
+		} // the checks below have the reason
 	}
 	var fs unix.Statfs_t
 	if err := again(func() error { return unix.Statfs(root, &fs) }); err != nil {
@@ -81,9 +81,9 @@ func requireControllers(root string) error {
 }
 
 // Mounted reports whether cgroup2 is mounted with an option, such as memory_recursiveprot (Documentation/admin-guide/cgroup-v2.rst,
-// "Mounting"), which all of its mounts share. proc is usually /proc.
+// "Mounting"), which all mounts share. proc is usually /proc.
 func Mounted(proc, option string) bool {
-	data, _ := os.ReadFile(filepath.Join(proc, "self/mounts")) // what cannot be read has none
+	data, _ := os.ReadFile(filepath.Join(proc, "self/mounts")) // unreadable: no option
 	for line := range strings.Lines(string(data)) {
 		if fields := strings.Fields(line); len(fields) > 3 && fields[2] == "cgroup2" {
 			return slices.Contains(strings.Split(fields[3], ","), option)

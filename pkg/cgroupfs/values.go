@@ -11,17 +11,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// Values are what the files of a cgroup hold that this package writes, and its limit. A file that is not there, or cannot be
-// read, is nil.
+// Values are the written files of a cgroup and its limit. A file that is missing or cannot be read is nil.
 type Values struct {
 	Min, Low, High, Limit *uint64 // bytes; Max for "max"
-	Mems                  *string // as the kernel lists the nodes; "" when the cgroup takes its parent's
+	Mems                  *string // the kernel's node list; "" if the cgroup uses its parent's nodes
 }
 
 var limits = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, "memory.max"}
 
-// Values reads all values of a cgroup. A file that is not there is no error, a cgroup that is not there is one. Beside other errors
-// stands what could be read.
+// Values reads all values of a cgroup. A missing file is no error, but a missing cgroup is. With other errors it returns the values that it
+// could read.
 func (t *Tree) Values(dir string) (v Values, err error) {
 	var errs []error
 	missing, removed := false, false

@@ -12,32 +12,32 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// Change names a file of a cgroup that was written. Without a file the cgroup was made or removed, or any of its files may have been written.
+// Change names a file of a cgroup that was written. Without a file, the cgroup was created or removed, or any of its files was written.
 type Change struct{ Cgroup, File string }
 
-// subtreeControl resets the files of the cgroups below where it disables a controller and enables it again.
+// subtreeControl: disabling and enabling a controller resets the files of the cgroups below.
 const subtreeControl = "cgroup.subtree_control"
 
-// Resets reports whether it may have reset the files of the cgroups right below.
+// Resets reports whether the change may have reset the files of the cgroup's children.
 func (c Change) Resets() bool { return c.File == subtreeControl }
 
-// Limits reports whether the cgroup may have another limit, which the kubelet and the runtime write.
+// Limits reports whether the cgroup's limit was written, as kubelet and runtime do.
 func (c Change) Limits() bool { return c.File == "memory.max" }
 
-// Watcher tells of changes by inotify(7), of our own writes too. Of a cgroup as a whole it tells of writes to our knobs, memory.max and
-// cgroup.subtree_control once the writer closes them (IN_CLOSE_WRITE), and of cgroups that are made or removed right below. A counter
-// needs a watch of its own file (IN_MODIFY): kernfs reports it to no watch of the folder.
+// Watcher reports changes by inotify(7), including this process's own writes. For a watched cgroup it reports writes to the knobs, memory.max
+// and cgroup.subtree_control when the writer closes the file (IN_CLOSE_WRITE), and children that are created or removed. A counter needs a
+// watch of its own file (IN_MODIFY): kernfs does not report it to a watch of the folder.
 type Watcher struct {
 	tree    *Tree
 	inotify Inotify
 	changes chan map[Change]bool
-	wake    chan struct{} // of the delivering goroutine
-	done    chan struct{} // nothing more is read
+	wake    chan struct{} // wakes deliver
+	done    chan struct{} // closed when read ends
 	running sync.WaitGroup
 
 	mu       sync.Mutex
 	watches  map[int]Change
-	byChange map[Change]int  // the same the other way round
+	byChange map[Change]int  // the inverse of watches
 	pending  map[Change]bool // not delivered yet
 }
 
@@ -57,7 +57,7 @@ func NewWatcher(t *Tree) (*Watcher, error) {
 	return w, nil
 }
 
-// Watch adds a cgroup, or with a file that one alone. Watching twice is one watch. What is not there is an error that is fs.ErrNotExist; it is
+// Watch adds a watch of a cgroup, or of a single file. Watching twice is one watch. The error is fs.ErrNotExist for a missing cgroup or file, and
 // ENOSPC beyond fs.inotify.max_user_watches.
 func (w *Watcher) Watch(c Change) error {
 	if !cgroup.Inside(c.Cgroup) {
@@ -67,27 +67,27 @@ func (w *Watcher) Watch(c Change) error {
 	if c.File == "" {
 		mask = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 	}
-	wd, err := w.inotify.Add(c.Cgroup, c.File, mask) // without the lock, for which others wait
+	wd, err := w.inotify.Add(c.Cgroup, c.File, mask) // without the lock, because others wait for it
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", path.Join(w.tree.root, c.Cgroup, c.File), err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.byChange[c] != wd { // one that is made again is another one
+	if w.byChange[c] != wd { // a recreated cgroup has another watch
 		w.unwatch(c)
 	}
 	w.byChange[c], w.watches[wd] = wd, c
 	return nil
 }
 
-// Unwatch forgets what Watch added.
+// Unwatch removes a watch.
 func (w *Watcher) Unwatch(c Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.unwatch(c)
 }
 
-// unwatch ends a watch, which the kernel does not do for a cgroup that ends (Linux 6.1, 6.12).
+// unwatch removes a watch, which the kernel does not do when a cgroup is removed (Linux 6.1, 6.12).
 func (w *Watcher) unwatch(c Change) {
 	if wd, ok := w.byChange[c]; ok {
 		w.inotify.Remove(wd)
@@ -96,15 +96,15 @@ func (w *Watcher) unwatch(c Change) {
 	}
 }
 
-// Watches is the number of cgroups and files watched.
+// Watches returns the number of watches.
 func (w *Watcher) Watches() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.watches)
 }
 
-// Changes delivers the cgroup and file of each write, all at once that came since it was received from. A file that was written several times
-// by then is reported once. It is closed by Close, and where the kernel's events cannot be read any more.
+// Changes delivers all changes since the last receive together, each once. It is closed by Close, and if the kernel's events cannot be read any
+// more.
 func (w *Watcher) Changes() <-chan map[Change]bool { return w.changes }
 
 // Close ends all watches and closes Changes.
@@ -114,7 +114,7 @@ func (w *Watcher) Close() error {
 	return err
 }
 
-// read takes the kernel's events in.
+// read reads the kernel's events.
 func (w *Watcher) read() {
 	defer close(w.done)
 	buffer := make([]byte, 64*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
@@ -131,7 +131,7 @@ func (w *Watcher) read() {
 	}
 }
 
-// take notes what a buffer of events says (inotify(7): wd, mask, cookie, len, name).
+// take collects the changes of a buffer of events (inotify(7): wd, mask, cookie, len, name).
 func (w *Watcher) take(events []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +165,7 @@ func (w *Watcher) take(events []byte) {
 	}
 }
 
-// deliver hands the changes on.
+// deliver delivers the changes.
 func (w *Watcher) deliver() {
 	defer close(w.changes)
 	for {
@@ -186,7 +186,7 @@ func (w *Watcher) deliver() {
 	}
 }
 
-// next takes what is to be delivered.
+// next returns the collected changes and resets them.
 func (w *Watcher) next() map[Change]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
