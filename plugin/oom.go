@@ -62,12 +62,9 @@ Exit status: 0 done, also without kills, 1 the file cannot be read or no such po
 		Args:              commandline.Args(0, 1),
 		ValidArgsFunction: completePod(&stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pod := ""
-			if len(args) == 1 {
-				var err error
-				if pod, err = commandline.Pod(args[0], namespace); err != nil {
-					return err
-				}
+			pod, err := commandline.Pod(args, namespace)
+			if err != nil {
+				return err
 			}
 			verdicts, err := oom.Read(stateDir)
 			switch {

@@ -43,11 +43,9 @@ Exit status: 0 done, also with problems, 1 no daemon, no such pod or no pod in t
 		Args:              commandline.Args(0, 1),
 		ValidArgsFunction: completePod(&stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				var err error
-				if only.Pod, err = commandline.Pod(args[0], only.Namespace); err != nil {
-					return err
-				}
+			var err error
+			if only.Pod, err = commandline.Pod(args, only.Namespace); err != nil {
+				return err
 			}
 			write := func(to io.Writer) error { return writeStatus(cmd.Context(), to, stateDir, format, only) }
 			if watch {

@@ -19,7 +19,7 @@ func newVerifyCommand() *cobra.Command {
 	var (
 		o                              hostOptions
 		machine, kubeletConfig, format string
-		pod, namespace                 string
+		namespace                      string
 	)
 	cmd := &cobra.Command{
 		Use:   "verify [[NAMESPACE/]POD]",
@@ -40,14 +40,12 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 		RunE: func(cmd *cobra.Command, args []string) error {
 			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
 				KubeletConfig: kubeletConfig, KubeletWanted: cmd.Flags().Changed("kubelet-config")}
-			var err error
-			switch {
-			case len(args) == 1:
-				if pod, err = commandline.Pod(args[0], namespace); err != nil {
-					return err
-				}
-			case namespace != "":
-				return errors.New("--namespace is a pod's: want a pod, too")
+			pod, err := commandline.Pod(args, namespace)
+			if err == nil && pod == "" && namespace != "" {
+				err = errors.New("--namespace is a pod's: want a pod, too")
+			}
+			if err != nil {
+				return err
 			}
 			if places.Sys, places.Proc, err = sysfs.Roots(machine); err != nil {
 				return err

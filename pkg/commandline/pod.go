@@ -9,12 +9,15 @@ import (
 // Named is what an argument can name: a pod as NAMESPACE/NAME, name or UID, or one of its containers.
 type Named struct{ Pod, Container string }
 
-// Pod reads an argument that names a pod: NAMESPACE/POD, POD with or without --namespace, or a UID, with or without "pod/" before it, as
-// kubectl takes it: a pod of a namespace called pod is "pod/pod/POD", or named with --namespace.
-func Pod(argument, namespace string) (string, error) {
-	parts := podParts(argument, namespace)
+// Pod reads the only argument, which names a pod; "" without one. It is NAMESPACE/POD, POD with or without --namespace, or a UID, with or
+// without "pod/" before it, as kubectl takes it: a pod of a namespace called pod is "pod/pod/POD", or named with --namespace.
+func Pod(arguments []string, namespace string) (string, error) {
+	if len(arguments) == 0 {
+		return "", nil
+	}
+	parts := podParts(arguments[0], namespace)
 	if len(parts) > 2 || slices.Contains(parts, "") {
-		return "", fmt.Errorf("%q: want [NAMESPACE/]POD%s", argument, within(namespace))
+		return "", fmt.Errorf("%q: want [NAMESPACE/]POD%s", arguments[0], within(namespace))
 	}
 	return strings.Join(parts, "/"), nil
 }

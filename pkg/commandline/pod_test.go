@@ -25,7 +25,7 @@ func TestPod(t *testing.T) {
 		{"pod/", "", `"pod/": want [NAMESPACE/]POD`, `"pod/": want [NAMESPACE/]POD[/CONTAINER]`},
 		{"a/b/c/d", "", `"a/b/c/d": want [NAMESPACE/]POD`, `"a/b/c/d": want [NAMESPACE/]POD[/CONTAINER]`},
 	} {
-		pod, err := Pod(test.argument, test.namespace)
+		pod, err := Pod([]string{test.argument}, test.namespace)
 		if err != nil {
 			pod = err.Error()
 		}

@@ -30,39 +30,16 @@ func matchesAny(patterns []string, name string) bool {
 	})
 }
 
-// complete adds the rule's defaults to what the pod asks for itself. They are valid by now.
-func (rules AnnotationRules) complete(w *Wishes) {
-	own, all := *w, AnnotationRules{Allowed: annotations()}
+// complete adds the rule's defaults to what the pod asks for itself with the annotations in own. They are valid by now. A factor stands for
+// memory-high, too.
+func (rules AnnotationRules) complete(w *Wishes, own map[Annotation]bool) {
+	all := AnnotationRules{Allowed: annotations()}
 	for _, name := range slices.Sorted(maps.Keys(rules.Defaults)) {
-		if !own.has(name) && all.wish(w, nil, name, rules.Defaults[name]) == nil {
+		has := own[name] || name == AnnotationMemoryHigh && own[AnnotationThrottlingFactor]
+		if !has && all.wish(w, nil, name, rules.Defaults[name]) == nil {
 			w.Defaults = append(w.Defaults, name)
 		}
 	}
-}
-
-// has reports whether the wishes decide what an annotation sets. A factor stands for memory-high, too.
-func (w Wishes) has(name Annotation) bool {
-	switch name {
-	case AnnotationThrottlingFactor:
-		return w.QoS.Factor != nil
-	case AnnotationMemoryHigh:
-		return w.QoS.NoHigh || w.QoS.High != nil || w.QoS.Factor != nil
-	case AnnotationCacheRoom:
-		return w.QoS.CacheRoom != nil
-	case AnnotationReservation:
-		return w.QoS.Reservation != ""
-	case AnnotationNUMA:
-		return w.NUMA != ""
-	case AnnotationStallGuard:
-		return w.StallGuardOff
-	case AnnotationMemoryPolicy:
-		return w.MemoryPolicy != ""
-	case AnnotationOOMGroup:
-		return w.QoS.OOMGroup != nil
-	case AnnotationOOMScoreAdj:
-		return w.OOMScoreAdj != nil
-	}
-	return false
 }
 
 // Sets says which rule has set what of a pod's wishes; empty where none has.

@@ -136,9 +136,13 @@ func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes,
 		own = *scope
 	}
 	var wishes Wishes
-	problems := slices.Concat(p.problems, rules.judge(&wishes, p.every.known), own.problems(), rules.judge(&wishes, own.known))
+	var asked map[Annotation]bool
 	if len(rules.Defaults) > 0 {
-		rules.complete(&wishes)
+		asked = map[Annotation]bool{}
+	}
+	problems := slices.Concat(p.problems, rules.judge(&wishes, asked, p.every.known), own.problems(), rules.judge(&wishes, asked, own.known))
+	if asked != nil {
+		rules.complete(&wishes, asked)
 	}
 	return wishes, append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
 }
@@ -146,10 +150,10 @@ func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes,
 // Problems are what is wrong with all annotations of the pod, or not allowed, sorted by annotation. containers are the names of its
 // containers: an annotation for another one is a problem; nil where they are not known.
 func (p PodAnnotations) Problems(rules AnnotationRules, containers []string) []Problem {
-	problems := slices.Concat(p.problems, rules.judge(&Wishes{}, p.every.known), p.Astray(containers))
+	problems := slices.Concat(p.problems, rules.judge(&Wishes{}, nil, p.every.known), p.Astray(containers))
 	for name, own := range p.one {
 		if containers == nil || slices.Contains(containers, name) {
-			problems = slices.Concat(problems, own.problems(), rules.judge(&Wishes{}, own.known))
+			problems = slices.Concat(problems, own.problems(), rules.judge(&Wishes{}, nil, own.known))
 		}
 	}
 	return append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
@@ -177,8 +181,8 @@ func first(problems []Problem, most int) []Problem {
 	return problems[:min(len(problems), most)]
 }
 
-// judge puts annotations into the wishes, and returns what is wrong with the others.
-func (rules AnnotationRules) judge(w *Wishes, known []podAnnotation) (problems []Problem) {
+// judge puts annotations into the wishes, and their names into asked unless that is nil. It returns what is wrong with the others.
+func (rules AnnotationRules) judge(w *Wishes, asked map[Annotation]bool, known []podAnnotation) (problems []Problem) {
 	for _, a := range known {
 		next := *w
 		if err := rules.wish(&next, a.path(), a.name, a.value); err != nil {
@@ -186,6 +190,9 @@ func (rules AnnotationRules) judge(w *Wishes, known []podAnnotation) (problems [
 			continue
 		}
 		*w = next
+		if asked != nil {
+			asked[a.name] = true
+		}
 	}
 	return problems
 }

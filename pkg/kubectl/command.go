@@ -80,10 +80,8 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 
 // connect returns the cluster of the kubeconfig, the namespace that is asked about, and the pod that the only argument names; "" without one.
 func (o *options) connect(args []string) (_ *cluster, namespace, pod string, err error) {
-	if len(args) == 1 {
-		if pod, err = commandline.Pod(args[0], o.overrides.Context.Namespace); err != nil {
-			return nil, "", "", err
-		}
+	if pod, err = commandline.Pod(args, o.overrides.Context.Namespace); err != nil {
+		return nil, "", "", err
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig

@@ -29,11 +29,8 @@ type Manifests struct {
 	// Unknown has an error for each kind that is skipped although it may make pods, and for each field that is skipped; nil where there is
 	// none.
 	Unknown error
-	// How many objects of a kind make no pods, may make some, have 0 replicas, or own others that are there, and how many pods of a phase,
-	// and Jobs, have ended.
-	podless, unknown, empty, owning, ended map[string]int
-	// fields counts those that are not known, by their paths without indices.
-	fields map[string]int
+	// skipped counts, for each reason, kinds of objects, phases of pods, and fields by their paths without indices.
+	skipped map[reason]map[string]int
 	// found are the objects that make pods, and owners the UIDs that objects name as their owners'.
 	found  []found
 	owners map[string]bool
@@ -42,6 +39,27 @@ type Manifests struct {
 	// wrong are the first mistakes, and more how many others there are.
 	wrong []error
 	more  int
+}
+
+// reason is why something is skipped, as people read it.
+type reason string
+
+const (
+	makesNone    reason = "what makes no pods"
+	noReplicas   reason = "what has 0 replicas"
+	owning       reason = "owners of others in the list"
+	ended        reason = "pods that have ended"
+	unknownField reason = "fields that are not known"
+	unknownKind  reason = "kinds that are not known, and may make pods"
+)
+
+// skip counts something that is skipped, and returns how often it was.
+func (m *Manifests) skip(why reason, what string) int {
+	if m.skipped[why] == nil {
+		m.skipped[why] = map[string]int{}
+	}
+	m.skipped[why][what]++
+	return m.skipped[why][what]
 }
 
 // maxMistakes bounds the mistakes that are named at once.
@@ -71,18 +89,17 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("no manifest; want files, folders, or - for standard input")
 	}
-	m := &Manifests{podless: map[string]int{}, unknown: map[string]int{}, empty: map[string]int{}, owning: map[string]int{}, ended: map[string]int{},
-		fields: map[string]int{}, owners: map[string]bool{}, names: map[string]string{}, uids: map[string]string{}}
+	m := &Manifests{skipped: map[reason]map[string]int{}, owners: map[string]bool{}, names: map[string]string{}, uids: map[string]string{}}
 	for _, path := range paths {
 		m.note(m.readPath(path, stdin))
 	}
 	m.found = slices.DeleteFunc(m.found, func(f found) bool {
 		if uid := string(f.owner.meta.UID); uid != "" && m.owners[uid] { // what it owns is the same pods
-			m.owning[f.kind]++
+			m.skip(owning, f.kind)
 			return true
 		}
 		if f.owner.replicas == 0 {
-			m.empty[f.kind]++
+			m.skip(noReplicas, f.kind)
 		}
 		return f.owner.replicas == 0
 	})
@@ -104,21 +121,15 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 // LeftOut says in a line each what of the manifests is not simulated: kinds that make no pods, pods that have ended, and last kinds that are
 // not known.
 func (m *Manifests) LeftOut() (lines []string) {
-	add := func(what string, numbers map[string]int) {
+	for _, why := range []reason{makesNone, noReplicas, owning, ended, unknownField, unknownKind} {
 		var all []string
-		for _, kind := range slices.Sorted(maps.Keys(numbers)) {
-			all = append(all, fmt.Sprintf("%d %s", numbers[kind], kind))
+		for _, what := range slices.Sorted(maps.Keys(m.skipped[why])) {
+			all = append(all, fmt.Sprintf("%d %s", m.skipped[why][what], what))
 		}
 		if len(all) > 0 {
-			lines = append(lines, what+strings.Join(all, ", "))
+			lines = append(lines, fmt.Sprintf("skipped %s: %s", why, strings.Join(all, ", ")))
 		}
 	}
-	add("skipped what makes no pods: ", m.podless)
-	add("skipped what has 0 replicas: ", m.empty)
-	add("skipped owners of others in the list: ", m.owning)
-	add("skipped pods that have ended: ", m.ended)
-	add("skipped fields that are not known: ", m.fields)
-	add("skipped kinds that are not known, and may make pods: ", m.unknown)
 	return lines
 }
 
@@ -149,7 +160,7 @@ func (m *Manifests) refuseNone(name string) error {
 		return nil
 	}
 	words := []string{name + ": no pods in it"}
-	if len(m.empty)+len(m.unknown) == 0 {
+	if len(m.skipped[noReplicas])+len(m.skipped[unknownKind]) == 0 {
 		words[0] += "; want a " + knownKinds
 	}
 	return errors.New(strings.Join(append(words, m.LeftOut()...), "; "))
@@ -257,7 +268,7 @@ func (m *Manifests) readObject(o object) error {
 			return o.wrong("apiVersion %q of a %s is not known; want %s", version, name, other)
 		}
 		if makesNoPods(path.Dir(version), name) {
-			m.podless[name]++
+			m.skip(makesNone, name)
 			return nil
 		}
 		err := o.wrong("kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods", name, version, knownKinds)
@@ -265,7 +276,7 @@ func (m *Manifests) readObject(o object) error {
 			err = o.wrong("kind %q of apiVersion %q is not known, did you mean %q?", name, version, meant)
 			name = fmt.Sprintf("%s (did you mean %q?)", name, meant)
 		}
-		if m.unknown[name]++; m.unknown[name] == 1 {
+		if m.skip(unknownKind, name) == 1 {
 			m.Unknown = strictyaml.Join(m.Unknown, err)
 		}
 		return nil
@@ -278,16 +289,16 @@ func (m *Manifests) readObject(o object) error {
 	if status := field(o.node, "status"); status != nil {
 		phase := scalar(status, "phase")
 		if name == "Pod" && (phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed)) {
-			m.ended[phase]++
+			m.skip(ended, phase)
 			return nil
 		}
 		if name == "Job" && jobEnded(status) {
-			m.ended[name]++
+			m.skip(ended, name)
 			return nil
 		}
 		*status = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} // it may have fields of a newer Kubernetes
 	}
-	text, err := o.checked(kind.of, m.skip(scalar(field(o.node, "metadata"), "resourceVersion") != ""))
+	text, err := o.checked(kind.of, m.skipField(scalar(field(o.node, "metadata"), "resourceVersion") != ""))
 	if err != nil {
 		return err
 	}
@@ -306,14 +317,14 @@ var resourceField = regexp.MustCompile(`^(limits|requests|claims|resources|cpu|m
 
 var anyIndex = regexp.MustCompile(`\[\d+\]`)
 
-// skip skips fields of a newer Kubernetes. One that is near to a known one is misspelled, unless an API server has taken the object.
-func (m *Manifests) skip(served bool) strictyaml.Unknown {
+// skipField skips fields of a newer Kubernetes. One that is near to a known one is misspelled, unless an API server has taken the object.
+func (m *Manifests) skipField(served bool) strictyaml.Unknown {
 	return func(path, field string, near bool, err error) bool {
 		if near && !served || resourceField.MatchString(field) || strings.Contains(path, "resources") {
 			return false
 		}
 		name := strings.TrimPrefix(anyIndex.ReplaceAllString(path, "[]")+"."+field, ".")
-		if m.fields[name]++; m.fields[name] == 1 {
+		if m.skip(unknownField, name) == 1 {
 			m.Unknown = strictyaml.Join(m.Unknown, err)
 		}
 		return true
