@@ -204,3 +204,52 @@ func (d *daemon) topologyExport() (part, error) {
 		Period: d.options.timings.export, Log: d.log}
 	return func(ctx context.Context) error { d.topology.Run(ctx); return nil }, nil
 }
+
+func (d *daemon) newGuard() (*guard.Guard, error) {
+	return guard.New(guard.Options{
+		Tree: d.tree, Host: d.agent, Log: d.log, Settings: d.options.timings.guard, OnEpisode: d.throttled,
+		Node: guard.Node{Proc: d.options.outside.proc, Tree: d.tree,
+			Kubepods: func() string { return d.agent.View().Kubepods() },
+			// Beyond it the kubelet would begin to evict pods for the room that one was given.
+			Reserve: func() uint64 { return d.agent.View().Config.Eviction }},
+	})
+}
+
+// followContainers keeps the guard's containers those of the agent.
+func (d *daemon) followContainers(ctx context.Context) error {
+	for {
+		var containers []guard.Container
+		for _, c := range d.agent.HighContainers() {
+			containers = append(containers, guard.Container{ID: c.ID, Pod: c.Namespace + "/" + c.PodName, Name: c.Name, Cgroup: c.Cgroup,
+				Bounds: guard.Bounds{Computed: c.High, Request: c.Request, Limit: c.Limit, CacheRoom: c.CacheRoom}, High: max(c.High, c.Raised), Off: c.GuardOff})
+		}
+		d.guard.Set(ctx, containers)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.agent.HighChanged():
+		}
+	}
+}
+
+// claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
+func (d *daemon) claimsDriver(sources *status.Sources) ([]part, error) {
+	if d.options.config.DryRun() {
+		d.log.Warn("dra: a dry run publishes and prepares nothing")
+		return nil, nil
+	}
+	client, err := clientFor(&d.options.apiOptions, dra.NewClient)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := d.options.outside.listen(filepath.Join(d.options.pluginRegistry, claims.Driver+".sock"))
+	if err != nil {
+		return nil, err
+	}
+	driver := dra.New(dra.Options{
+		Client: client, Name: claims.Driver, Node: d.options.nodeName, CDI: d.options.cdi, Ledger: d.agent, Machine: d.options.machine, Log: d.log,
+	})
+	d.agent.OnUnreserved(driver.Reread)
+	sources.Unmapped = driver.Unmapped
+	return []part{func(ctx context.Context) error { return driver.Run(ctx, listener) }}, nil
+}

@@ -2,11 +2,16 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
@@ -55,4 +60,31 @@ func amounts(node machine.Node) string {
 		texts = append(texts, fmt.Sprintf("hugepages-%s=%d", quantity.Format(pool.PageSize), pool.Count*pool.PageSize))
 	}
 	return strings.Join(texts, ",")
+}
+
+// observeSample passes the last sample to the ledger before a decision that depends on it, with the memory that is free now: much may have
+// been allocated since the sample. Other samples are not passed, so that recordings do not contain them.
+func (a *Agent) observeSample() {
+	nodes := a.deficits.FreeNow()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Equal(nodes, a.lastSample) {
+		a.lastSample = nodes
+		a.stepLocked(ledger.NodeMemorySampled{Nodes: nodes})
+	}
+}
+
+// measure reads the usage of cgroups and adds it to a copy of known.
+func (a *Agent) measure(ctx context.Context, known map[string]ledger.Usage, cgroups []string) map[string]ledger.Usage {
+	all := make(map[string]ledger.Usage, len(known)+len(cgroups))
+	maps.Copy(all, known)
+	for dir, counted := range a.tree.Count(ctx, cgroups...) {
+		u := ledger.Usage{Mapped: counted.Mapped}
+		if err := counted.Err; err != nil {
+			u.Unread, u.Gone = err.Error(), errors.Is(err, fs.ErrNotExist)
+		}
+		u.Mems, _ = a.tree.Mems(dir) // empty if it cannot be read
+		all[dir] = u
+	}
+	return all
 }

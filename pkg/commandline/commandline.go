@@ -4,13 +4,17 @@ package commandline
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
@@ -102,4 +106,70 @@ func Check(flag, value string, known ...string) error {
 		return nil
 	}
 	return fmt.Errorf("--%s %q: want one of %s%s", flag, value, strings.Join(known, ", "), spelling.Hint(value, known))
+}
+
+// Exit codes of every command.
+const (
+	ExitOK       = 0
+	ExitFailed   = 1 // something was found, rejected or could not be done
+	ExitBadInput = 2 // the flags, a file or this host are not what they should be
+)
+
+// ErrFindings ends a command with ExitFailed after it has printed what it found.
+var ErrFindings = errors.New("findings")
+
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// Failed marks an error as one of doing, which ends a command with ExitFailed; every other error is bad input.
+func Failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
+// ExitCode is the exit code for a command's error, which is told first.
+func ExitCode(err error, tell func(error)) int {
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, ErrFindings):
+		return ExitFailed
+	}
+	tell(err)
+	if errors.As(err, &failure{}) {
+		return ExitFailed
+	}
+	return ExitBadInput
+}
+
+// AddOutput adds the flag --output with its completion; the first format is the default, and one that is not known is refused before
+// the command runs.
+func AddOutput(cmd *cobra.Command, format *string, known ...string) {
+	cmd.Flags().StringVarP(format, "output", "o", known[0], spelling.List(known))
+	Complete(cmd, "output", known...)
+	cmd.PreRunE = func(*cobra.Command, []string) error { return Check("output", *format, known...) }
+}
+
+// Write writes a document as JSON or YAML, or in any other format by the function for people. A list without items is [], never null.
+func Write(to io.Writer, format string, document any, people func(io.Writer) error) error {
+	if list := reflect.ValueOf(document); list.Kind() == reflect.Slice && list.IsNil() {
+		document = []struct{}{}
+	}
+	switch format {
+	case "json":
+		encoder := json.NewEncoder(to)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(document)
+	case "yaml":
+		text, err := yaml.Marshal(document)
+		if err != nil {
+			return err
+		}
+		_, err = to.Write(text)
+		return err
+	}
+	return people(to)
 }

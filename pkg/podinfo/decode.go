@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -154,3 +155,54 @@ func memory(list corev1.ResourceList) uint64 { return byteCount(list[corev1.Reso
 
 // byteCount rounds up to a whole byte as the kubelet does. A negative quantity counts as none.
 func byteCount(q resource.Quantity) uint64 { return uint64(max(q.Value(), 0)) }
+
+// podLevel gives the pod-level memory request and limit (spec.resources, KEP-2837), without overhead.
+func podLevel(pod *corev1.Pod) (request, limit *uint64) {
+	level := pod.Spec.Resources
+	if level == nil {
+		return nil, nil
+	}
+	if q, ok := level.Requests[corev1.ResourceMemory]; ok {
+		request = new(byteCount(q))
+		// What the kubelet has admitted of a pod-level resize contains the overhead.
+		overhead := memory(pod.Spec.Overhead)
+		if allocated := memory(pod.Status.AllocatedResources); allocated > overhead {
+			*request = allocated - overhead
+		}
+	}
+	if q, ok := level.Limits[corev1.ResourceMemory]; ok {
+		limit = new(byteCount(q))
+		if resizePending(pod) && pod.Status.Resources != nil {
+			if actuated, ok := pod.Status.Resources.Limits[corev1.ResourceMemory]; ok {
+				*limit = byteCount(actuated)
+			}
+		}
+	}
+	return request, limit
+}
+
+// claim adds to p the memory that the pod's resource claims allocate from the node's (KEP-5517,
+// status.nodeAllocatableResourceClaimStatuses as of Kubernetes 1.37). What a claim allocates counts once for the pod, and in full for
+// each container that refers to the claim; overhead per container counts for each of them.
+func claim(p *pods.Pod, pod *corev1.Pod) {
+	claims := pod.Status.NodeAllocatableResourceClaimStatuses
+	if len(claims) == 0 {
+		return
+	}
+	claimsOnly := &corev1.Pod{Status: corev1.PodStatus{NodeAllocatableResourceClaimStatuses: claims}}
+	p.Claimed = memory(resourcehelper.AggregateContainerRequests(claimsOnly,
+		resourcehelper.PodResourcesOptions{UseDRANodeAllocatableResourceClaimStatus: true}))
+	for _, c := range claims {
+		for _, mapping := range c.Mapping {
+			if mapping.Name == corev1.ResourceMemory && mapping.Quantity != nil && mapping.Quantity.Sign() > 0 {
+				if p.Mapped == nil {
+					p.Mapped = map[string]uint64{}
+				}
+				p.Mapped[c.ResourceClaimName] = byteCount(*mapping.Quantity)
+			}
+		}
+	}
+	for i := range p.Containers {
+		p.Containers[i].Claimed = memory(resourcehelper.GetContainerDRAAllocations(pod, p.Containers[i].Name))
+	}
+}
