@@ -199,13 +199,10 @@ func (s Sources) Make() *Document {
 	d := &Document{
 		Time: view.Taken, Version: s.Version, Node: s.Node,
 		Policy: Policy{
-			Profile:       string(config.Profile),
-			MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
+			Profile: string(config.Profile), MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
-			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard,
-			DryRun:        config.DryRun(),
-			RolledBack:    config.RolledBack,
-			KubeletConfig: config.KubeletConfig, MaxMigrationBytes: config.MaxMigrationBytes.String(),
+			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard, DryRun: config.DryRun(),
+			RolledBack: config.RolledBack, KubeletConfig: config.KubeletConfig, MaxMigrationBytes: config.MaxMigrationBytes.String(),
 		},
 		Conditions: view.Conditions, Nodes: nodes(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),
 		Pods: make([]Pod, len(view.Pods)), Rejections: rejections(current(view)), Overwrites: s.overwrites(), RequestSources: []Source{},

@@ -95,13 +95,10 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, OOMScore: c.OOMScore, NoOOMScore: c.NoOOMScore,
-			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices,
+			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices, Rejection: e.Rejection,
 		}
 		if s.LastKill != nil {
 			d.OOMKill = s.LastKill(pod.UID, c.Name)
-		}
-		if e.Rejection != nil {
-			d.Rejection = e.Rejection
 		}
 		documents = append(documents, d)
 	}
@@ -252,11 +249,11 @@ func writePlacement(b *strings.Builder, p *memorymanager.Explanation, last strin
 	if len(candidates) == 0 {
 		return
 	}
+	without := ""
 	if p.Existing {
-		fmt.Fprintln(b, "  considered now, without its own allocation:")
-	} else {
-		fmt.Fprintln(b, "  considered now:")
+		without = ", without its own allocation"
 	}
+	fmt.Fprintf(b, "  considered now%s:\n", without)
 	w := tables.New(b)
 	for _, c := range candidates {
 		verdict := c.Why

@@ -15,12 +15,11 @@ import (
 
 // unpinned finds a container that runs on all nodes because it could not be placed.
 func unpinned(n Node, c place, r *Report) {
-	if c.Unplaced == "" {
-		return
+	if c.Unplaced != "" {
+		r.find(Warning, "unpinned", c.object(),
+			"no NUMA nodes had room for it, and it runs without nodes of its own: "+memorymanager.InLine(c.Unplaced),
+			"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod")
 	}
-	r.find(Warning, "unpinned", c.object(),
-		"no NUMA nodes had room for it, and it runs without nodes of its own: "+memorymanager.InLine(c.Unplaced),
-		"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod")
 }
 
 // unanswered finds a container that was created while the plugin did not answer, or before it came.
@@ -42,22 +41,20 @@ func unscored(n Node, c place, r *Report) {
 
 // short finds a container that is allocated less than a resize asks for.
 func short(n Node, c place, r *Report) {
-	if len(c.PendingResize) == 0 {
-		return
+	if len(c.PendingResize) > 0 {
+		r.find(Warning, "pending-resize", c.object(),
+			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.PendingResize, c.AllocatedOn().Named()),
+			"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 	}
-	r.find(Warning, "pending-resize", c.object(),
-		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.PendingResize, c.AllocatedOn().Named()),
-		"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 }
 
 // farther finds a container whose memory could be nearer to its CPUs or devices on NUMA nodes that have none to allocate.
 func farther(n Node, c place, r *Report) {
-	if c.Farther == "" {
-		return
+	if c.Farther != "" {
+		r.find(Warning, "memory-farther", c.object(),
+			"its memory is farther than need be from its CPUs or devices: "+c.Farther,
+			"make room there and delete the pod, so that it is placed again; to have it rejected instead of placed elsewhere set the annotation numa: required on the pod")
 	}
-	r.find(Warning, "memory-farther", c.object(),
-		"its memory is farther than need be from its CPUs or devices: "+c.Farther,
-		"make room there and delete the pod, so that it is placed again; to have it rejected instead of placed elsewhere set the annotation numa: required on the pod")
 }
 
 // aboveClaim finds a container that may use more memory than its resource claims have.

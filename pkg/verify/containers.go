@@ -157,13 +157,13 @@ func atRisk(n Node, c place, r *Report) {
 	if c.OOMRisk == nil {
 		return
 	}
-	sizes := quantity.Apart(c.Limit, c.OOMRisk.Unwritten)
-	what := fmt.Sprintf("it was at its limit of %s with %s of page cache that the disk had not taken, and no memory.high has it wait for the disk", sizes[0], sizes[1])
+	severity, here := Note, "; of this node it is not known"
 	if c.OOMRisk.Known {
-		r.find(Warning, "page-cache-risk", c.object(), what+": kernel 6.12 was seen to kill such containers on XFS, and this node has both", oom.RoomForCache)
-	} else {
-		r.find(Note, "page-cache-risk", c.object(), what+": kernel 6.12 was seen to kill such containers on XFS; of this node it is not known", oom.RoomForCache)
+		severity, here = Warning, ", and this node has both"
 	}
+	sizes := quantity.Apart(c.Limit, c.OOMRisk.Unwritten)
+	r.find(severity, "page-cache-risk", c.object(), fmt.Sprintf("it was at its limit of %s with %s of page cache that the disk had not taken, and no memory.high has it "+
+		"wait for the disk: kernel 6.12 was seen to kill such containers on XFS%s", sizes[0], sizes[1], here), oom.RoomForCache)
 }
 
 // requests finds what is known of requests only roughly: one note for the node.
