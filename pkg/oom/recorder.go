@@ -25,14 +25,14 @@ const (
 	killTime = 800 * time.Millisecond
 	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
 	settle = 200 * time.Millisecond
-	// noticeEvery is the least time between two looks at a pod of which the kernel tells.
+	// noticeEvery is the least time between two reads of a pod whose counters the kernel reports as changed.
 	noticeEvery = 100 * time.Millisecond
 	// pace is the least time between two looks, for a cgroup that is throttled is notified of all the time.
 	pace = time.Millisecond
 	// period is the time between two looks at what all containers use, and between two signs of life in the file: nobody watched between
 	// the last one and the next start.
 	period = 30 * time.Second
-	// restingRounds are how many rounds in a row leave out a container that does not grow and is far from its limit.
+	// restingRounds is how many rounds in a row skip a container that does not grow and is far from its limit.
 	restingRounds = 9
 )
 
@@ -55,7 +55,7 @@ type Options struct {
 	OnHigh func(pod string)
 }
 
-// Recorder looks at a pod when the kernel counts an event of its memory, and judges when processes were killed in it.
+// Recorder reads a pod's counters when the kernel reports a change, and gives a verdict on each kill in the pod.
 type Recorder struct {
 	options Options
 	watcher *cgroupfs.Watcher // nil where there is none
@@ -65,7 +65,7 @@ type Recorder struct {
 	store   *store
 	failing bool // the file is not written, in the log
 	hits    map[string]hit
-	kills   map[string]*kill // that are not judged yet, by cgroup
+	kills   map[string]*kill // without a verdict yet, by cgroup
 	began   bool             // the pods that ran before the daemon have been looked at
 	synced  bool             // the view has all pods
 	wake    time.Time        // when kills are due and containers that grow are looked at; zero: they wait for the period
@@ -76,7 +76,7 @@ type Recorder struct {
 	risks  map[string]*Risk // by cgroup
 }
 
-// Total is what kills are counted by.
+// Total is the key by which kills are counted.
 type Total struct {
 	Cause Cause
 	Level Level
@@ -220,7 +220,7 @@ func (r *Recorder) beginWatching() <-chan map[cgroupfs.Change]bool {
 	return watcher.Changes()
 }
 
-// stopWatching says that the kernel tells of nothing any more.
+// stopWatching logs that the kernel reports no changes any more.
 func (r *Recorder) stopWatching() {
 	r.watcher.Close()
 	r.watcher = nil
@@ -230,7 +230,7 @@ func (r *Recorder) stopWatching() {
 	}
 }
 
-// watch has the kernel tell of a pod's counters.
+// watch asks the kernel to report changes of a pod's counters.
 func (r *Recorder) watch(p *pod) {
 	if r.watcher == nil || p.watched {
 		return
@@ -241,7 +241,7 @@ func (r *Recorder) watch(p *pod) {
 	}
 }
 
-// isBlind logs once that the kernel refuses to tell of a pod.
+// isBlind logs once that the kernel does not report changes of a pod.
 func (r *Recorder) isBlind(err error) {
 	if !r.blind {
 		r.options.Log.WithError(err).Warnf("OOM kills in some pods are noticed every %v only; trying again", period)
@@ -249,7 +249,7 @@ func (r *Recorder) isBlind(err error) {
 	r.blind = true
 }
 
-// lookAtUnwatched looks at the pods of which the kernel does not tell, and asks it again to.
+// lookAtUnwatched reads the pods whose changes the kernel does not report, and tries again to watch them.
 func (r *Recorder) lookAtUnwatched(now time.Time) {
 	for _, p := range r.pods {
 		if !p.watched {
@@ -259,7 +259,7 @@ func (r *Recorder) lookAtUnwatched(now time.Time) {
 	}
 }
 
-// begin looks at the pods that ran before the daemon, when the view has them. Until then nobody watches, whatever the file is written for.
+// begin reads the pods that ran before the daemon, once the view has them. Before that the file does not say that somebody watches.
 func (r *Recorder) begin(now time.Time) {
 	r.sync(now)
 	r.judge(now)
@@ -268,14 +268,14 @@ func (r *Recorder) begin(now time.Time) {
 	}
 }
 
-// soon has the recorder wake at this time, or before.
+// soon makes Run wake at this time or earlier.
 func (r *Recorder) soon(at time.Time) {
 	if r.wake.IsZero() || at.Before(r.wake) {
 		r.wake = at
 	}
 }
 
-// sign says in the file that somebody watches, and in the log where it has not been written for long.
+// sign records in the file that the daemon watches, and logs if the file could not be written for long.
 func (r *Recorder) sign(now time.Time) {
 	if !r.began {
 		return
@@ -296,7 +296,7 @@ func (r *Recorder) sign(now time.Time) {
 // Close writes what is pending within ctx. Run has ended.
 func (r *Recorder) Close(ctx context.Context) error { return r.store.writer.Close(ctx) }
 
-// sync has the recorder look at the pods of the view, and at no others.
+// sync follows the pods of the view, and no others.
 func (r *Recorder) sync(now time.Time) {
 	view := r.options.View()
 	r.synced = view.Synchronized()
@@ -331,7 +331,7 @@ func (r *Recorder) sync(now time.Time) {
 	}
 }
 
-// forget leaves out a pod that has ended. What is made again in its cgroups counts from the beginning.
+// forget removes a pod that has ended. Cgroups with the same names that come later count from 0.
 func (r *Recorder) forget(p *pod) {
 	delete(r.pods, p.cgroup)
 	for _, dir := range append(slices.Collect(maps.Keys(p.containers)), p.cgroup) {
@@ -341,7 +341,7 @@ func (r *Recorder) forget(p *pod) {
 	}
 }
 
-// baseline takes the counters of a pod's parents as they are when they are met first: whom they were for is not known.
+// baseline records the counters of a pod's parents when they are first seen: it is unknown which pods they counted.
 func (r *Recorder) baseline(pod string) {
 	for _, dir := range parents(pod) {
 		if _, met := r.hits[dir]; !met {
@@ -353,7 +353,7 @@ func (r *Recorder) baseline(pod string) {
 	}
 }
 
-// countParents notes which limits above pods were hit, for whomever: one of long ago explains no kill of now.
+// countParents records which limits above the pods were hit: an old hit does not explain a new kill.
 func (r *Recorder) countParents(now time.Time) {
 	counted := map[string]bool{}
 	for _, p := range r.pods {
@@ -366,7 +366,7 @@ func (r *Recorder) countParents(now time.Time) {
 	}
 }
 
-// meet takes a pod's containers from the view.
+// meet adds a pod's containers from the view.
 func (p *pod) meet(v *ledger.PodView) {
 	p.view = v
 	for i := range v.Containers {
@@ -381,14 +381,14 @@ func (p *pod) meet(v *ledger.PodView) {
 	}
 }
 
-// forget leaves out the containers that are not in the view any more.
+// forget removes the containers that are not in the view any more.
 func (p *pod) forget() {
 	maps.DeleteFunc(p.containers, func(dir string, _ *container) bool {
 		return !slices.ContainsFunc(p.view.Containers, func(c ledger.ContainerView) bool { return c.Cgroup == dir })
 	})
 }
 
-// count reads a cgroup's counters, notes which limits were hit, and returns what is new.
+// count reads a cgroup's counters, records which limits were hit, and returns the differences since the last read.
 func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, error) {
 	read, events, err := readCounters(r.options.Tree, dir)
 	if err != nil {
@@ -409,8 +409,8 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	return since, events, nil
 }
 
-// notice looks at a pod of which the kernel tells, which may be all the time: ten times a second at most, and five where it loses processes,
-// which reads all of its containers.
+// notice reads a pod whose counters have changed: at most ten times a second, and five if processes were killed, because then all of its
+// containers are read.
 func (r *Recorder) notice(p *pod, now time.Time) {
 	if p.again = now.Before(p.rests); p.again {
 		r.soon(p.rests)
@@ -420,7 +420,7 @@ func (r *Recorder) notice(p *pod, now time.Time) {
 	r.look(p, now, false)
 }
 
-// lookAgain looks at the pods of which the kernel told while they rested.
+// lookAgain reads the pods that changed within noticeEvery.
 func (r *Recorder) lookAgain(now time.Time) {
 	for _, p := range r.pods {
 		if p.again {
@@ -429,7 +429,7 @@ func (r *Recorder) lookAgain(now time.Time) {
 	}
 }
 
-// look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that may have run while nobody watched.
+// look reads a pod's counters, and more if processes were killed. away is set for a pod that may have run while the daemon did not.
 func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	defer progress.Begin("the recorder of OOM kills")()
 	since, events, err := r.count(p.cgroup, now)
@@ -455,8 +455,8 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	}
 }
 
-// sample looks at the containers of a pod that came near their limits since they were looked at. Hit is set where a limit was: the pod's
-// is hit before that of its only container, which counts nothing then.
+// sample reads the containers of a pod that came near their limits since the last read. hit is set if a limit was hit: the pod's is hit
+// before the limit of its only container, which then counts nothing.
 func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 	if now.Sub(p.sampled) < sampleEvery {
 		return
@@ -483,15 +483,14 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 	}
 }
 
-// rest leaves a container below half of its limit out of the next rounds: of a quarter of those in which it will have reached that if it grows on.
+// rest skips a container below half of its limit for a quarter of the rounds after which it reaches that half at its present growth.
 func (c *container) rest(current, half uint64) {
 	grown := less(current, c.used) / (c.apart + 1)
 	c.apart = min(less(half, current)/max(grown, 1)/4, restingRounds)
 	c.used, c.left = current, c.apart
 }
 
-// round looks at the containers that grow towards their limits, or at all: with one read where half of the limit is not reached, and not in each
-// round.
+// round reads the containers that grow towards their limits, or all. A container below half of its limit takes one read, and not in each round.
 func (r *Recorder) round(now time.Time, all bool) {
 	if all {
 		r.countParents(now)

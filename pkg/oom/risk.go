@@ -12,13 +12,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// RoomForCache is what keeps page cache from having a container killed.
+// RoomForCache says how to keep page cache from getting a container killed.
 const RoomForCache = "leave room for page cache below its limit (annotation cache-room: 0.1, or the key cacheRoom), or raise its limit"
 
 // riskAge is how long a risk is shown after it was seen last, so that a scrape or a person sees it.
 const riskAge = 10 * time.Minute
 
-// Risk is that of a container to be killed for page cache.
+// Risk is the risk that a container is killed for page cache.
 type Risk struct {
 	// Seen is when it was seen last.
 	Seen time.Time `json:"seen"`
@@ -62,7 +62,7 @@ func (r *Recorder) Risks() map[string]*Risk {
 	return maps.Clone(r.risks)
 }
 
-// forgetRisks leaves out what was not seen for long.
+// forgetRisks removes risks that were not seen for long.
 func (r *Recorder) forgetRisks(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

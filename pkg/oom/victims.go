@@ -116,7 +116,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 	return append(victims, lost), whole
 }
 
-// missed notes since when a container's cgroup is known to be gone. While the runtime is away, nobody else tells.
+// missed records since when a container's cgroup is gone. While the runtime is away, nothing else reports it.
 func (r *Recorder) missed(dir string, c *container, now time.Time) {
 	if c.gone.IsZero() && r.options.Tree.Ended(dir) {
 		c.gone = now

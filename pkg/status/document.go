@@ -50,7 +50,7 @@ type Document struct {
 	Reclaim *reclaim.Report `json:"reclaim,omitempty"`
 	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
-	// Problems is set for a document that has only what is not as it should be.
+	// Problems is set for a document with problems only.
 	Problems bool `json:"-"`
 }
 
@@ -253,7 +253,7 @@ func (s Sources) overwrites() []Overwrite {
 	return list
 }
 
-// Containers are those of all pods, with their pods.
+// Containers iterates over the containers of all pods.
 func (d *Document) Containers() iter.Seq2[*Pod, *Container] {
 	return func(yield func(*Pod, *Container) bool) {
 		for i := range d.Pods {
@@ -302,7 +302,7 @@ func nodes(view *ledger.View) []Node {
 	return all
 }
 
-// known is what is known of containers beside the view.
+// known holds facts about containers that the view does not have.
 type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
@@ -340,7 +340,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	return c
 }
 
-// ancestors are the parents of the pods, wanted and real.
+// ancestors returns the desired and real values of the parents of the pods.
 func (s Sources) ancestors(view *ledger.View) []Ancestor {
 	list, page := []Ancestor{}, view.Config.QoS.PageSize
 	for _, above := range view.Ancestors {
@@ -354,7 +354,7 @@ func (s Sources) ancestors(view *ledger.View) []Ancestor {
 	return list
 }
 
-// expected is what a file should show for a wanted value, and is what it shows where it holds that.
+// expected returns the number that a file should show for a wanted value; the number that it shows if it holds the value.
 func expected(wanted, real *uint64, page uint64) *uint64 {
 	switch {
 	case wanted == nil:

@@ -83,7 +83,7 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 	return all
 }
 
-// planned is what giving the view's running containers their nodes would move, by cgroup.
+// planned returns, by cgroup, the memory that writes of the view's running containers' cpuset.mems would move.
 func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	var cgroups []string
 	var nodes []nodeset.Set
@@ -101,7 +101,7 @@ func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	return all
 }
 
-// elsewhere says of a container that its memory is not where it is allocated, and is moved, would be, or is not.
+// elsewhere describes a migration that is not done; "" without one.
 func (c *Container) elsewhere() string {
 	if !c.Migration.Pending() {
 		return ""

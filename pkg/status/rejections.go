@@ -10,7 +10,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// outcome is a rejection in a few words.
+// outcome summarizes a rejection.
 func outcome(r *ledger.Rejection) string {
 	text := "rejected"
 	if !r.Refused {

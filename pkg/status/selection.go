@@ -10,13 +10,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
-// Selection is what of a document is wanted.
+// Selection selects a part of a document.
 type Selection struct {
 	// Namespace is the only one whose pods are wanted; empty wants all.
 	Namespace string
 	// Pod is the only pod that is wanted, as NAMESPACE/NAME, name or UID; empty wants all.
 	Pod string
-	// Problems leaves out all that is as it should be.
+	// Problems leaves out everything but problems.
 	Problems bool
 }
 
@@ -41,7 +41,7 @@ func (d *Document) Select(s Selection) (*Document, error) {
 	return &selected, nil
 }
 
-// namespaces are those of the pods, sorted.
+// namespaces returns the pods' namespaces, sorted.
 func (d *Document) namespaces() []string {
 	names := map[string]bool{}
 	for _, p := range d.Pods {
@@ -53,7 +53,7 @@ func (d *Document) namespaces() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// selectPods keeps what is about the wanted pods, or about none.
+// selectPods removes everything about pods that are not wanted.
 func (d *Document) selectPods(wanted func(*Pod) bool) {
 	d.Pods = keep(d.Pods, func(p Pod) bool { return wanted(&p) })
 	about := func(namespace, name string) bool {
@@ -75,7 +75,7 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 	}
 }
 
-// selectProblems keeps what is not as it should be.
+// selectProblems keeps the problems.
 func (d *Document) selectProblems() {
 	d.Problems = true
 	d.Conditions = keep(d.Conditions, func(c ledger.Condition) bool { return !c.OK })

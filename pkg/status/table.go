@@ -93,7 +93,7 @@ func (d *Document) writeContainers(b *strings.Builder, wide bool) {
 	fmt.Fprintln(b)
 }
 
-// writeLines writes what there is to say of containers, a line each.
+// writeLines writes a line for each container for which line returns one.
 func (d *Document) writeLines(b *strings.Builder, title string, line func(*Container) string) {
 	var lines strings.Builder
 	for pod, c := range d.Containers() {
@@ -125,7 +125,7 @@ func (d *Document) writeReclaim(b *strings.Builder) {
 	fmt.Fprintln(b)
 }
 
-// short says of a container that was resized that it is allocated less than it asks for.
+// short describes a pending resize; "" without one.
 func (c *Container) short() string {
 	if len(c.PendingResize) == 0 {
 		return ""
@@ -200,7 +200,7 @@ func (c *Container) stalled() string {
 	return fmt.Sprintf("%.1fs", c.Usage.FullStall)
 }
 
-// onNodes says where the pages really are.
+// onNodes shows on which NUMA nodes the pages are.
 func (c *Container) onNodes() string {
 	if c.Usage == nil {
 		return "-"
@@ -232,10 +232,10 @@ func (d *Document) writeAncestors(b *strings.Builder) {
 	fmt.Fprintln(b)
 }
 
-// overwritten reports whether the files hold something else than they should.
+// overwritten reports whether the files hold other values than desired.
 func (a *Ancestor) overwritten() bool { return differs(a.Min, a.RealMin) || differs(a.Low, a.RealLow) }
 
-// real is what a file holds, different from what is wanted where it differs.
+// real shows the value of a file, with enough digits to tell it from the desired one.
 func real(wanted, real *uint64) string {
 	if !differs(wanted, real) {
 		return tables.Value(real)

@@ -25,7 +25,7 @@ type Throttling struct {
 	Helps string `json:"helps"`
 }
 
-// String is how it was held up, for people.
+// String describes the throttling.
 func (t *Throttling) String() string {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second / 10) }
 	return fmt.Sprintf("memory.high was reached %d times since it started; processes waited %v for memory, all of them %v, in the last five minutes %.3g %% of the time",

@@ -32,7 +32,7 @@ func off(n Node, r *Report) {
 	}
 }
 
-// files compares what a container's own cgroup holds with what the daemon has set.
+// files compares a container's cgroup files with the values that the daemon has set.
 func files(n Node, c place, r *Report) {
 	if n.Document.Policy.DryRun {
 		return
@@ -139,7 +139,7 @@ func total(pages map[int]uint64) (bytes uint64) {
 	return bytes
 }
 
-// raised finds a container that the stall guard has given room, or that stands still now.
+// raised finds a container whose memory.high the stall guard has raised, or that is stopped now.
 func raised(n Node, c place, r *Report) {
 	const do = "the container needs more memory than its request lets it have: raise its request, or allow its pod the annotation throttling-factor or memory-high"
 	switch {
@@ -152,7 +152,7 @@ func raised(n Node, c place, r *Report) {
 	}
 }
 
-// atRisk finds a container that page cache may have killed.
+// atRisk finds a container that may be killed for page cache.
 func atRisk(n Node, c place, r *Report) {
 	if c.OOMRisk == nil {
 		return
@@ -166,7 +166,7 @@ func atRisk(n Node, c place, r *Report) {
 		"wait for the disk: kernel 6.12 was seen to kill such containers on XFS%s", sizes[0], sizes[1], here), oom.RoomForCache)
 }
 
-// requests finds what is known of requests only roughly: one note for the node.
+// requests finds estimated requests: one note for the node.
 func requests(n Node, r *Report) {
 	var names []string
 	var largest uint64
@@ -215,7 +215,7 @@ func deviceSources(n Node, r *Report) {
 	}
 }
 
-// annotations finds wishes of pods that are ignored.
+// annotations finds annotations that are ignored.
 func annotations(n Node, r *Report) {
 	for i := range n.Document.Pods {
 		pod := &n.Document.Pods[i]

@@ -58,7 +58,7 @@ func (r *Report) find(severity Severity, id, object, what, do string) {
 	r.Findings = append(r.Findings, Finding{severity, id, object, what, do})
 }
 
-// check is what is asked of the node, or of each running container.
+// check checks the node, or each running container.
 type check struct {
 	node      func(Node, *Report)
 	container func(Node, place, *Report)

@@ -39,7 +39,7 @@ func (n Node) Of(pod string) (Node, error) {
 	return Node{}, fmt.Errorf("no pod %q on this node", pod)
 }
 
-// Cgroup is what the kernel says of a cgroup. Values are in bytes.
+// Cgroup holds the values of a cgroup's files in bytes.
 type Cgroup struct {
 	Min, Low, High uint64
 	// OOMGroup is memory.oom.group; read where the daemon has set it.
@@ -60,7 +60,7 @@ type Kubelet struct {
 	MemoryReservationPolicy string          `json:"memoryReservationPolicy"`
 }
 
-// Kernel is what matters of the running kernel.
+// Kernel holds facts about the running kernel.
 type Kernel struct {
 	// Release is as uname prints it.
 	Release string

@@ -16,7 +16,7 @@ import (
 // inner is the child that crun makes below a container's cgroup, where the processes are.
 const inner = "/container"
 
-// effective is what the kernel gives of a protection.
+// effective is the protection that the kernel really gives.
 type effective struct {
 	bytes uint64
 	// at is the cgroup that takes the most away, "" when none does, and lost how much.
