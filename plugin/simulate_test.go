@@ -370,6 +370,9 @@ func TestSimulateReadsWhatPeoplePipe(t *testing.T) {
 			nil, "[app-0 app-1 app-cronjob-0 web-job-0 web-0]", ""},
 		"generated names": {controller("Job", "generateName: run-", "parallelism: 2") + controller("Job", "generateName: run-", "") + controller("Deployment", "generateName: web", "") +
 			strings.Repeat(strings.Replace(pod("{}"), "name: web", "generateName: p-", 1)+"---\n", 2), nil, "[run-0 run-1 run-2 web-0 p-0 p-1]", ""},
+		"hooks of Helm": {pod("{}") + "---\n" + controller("Job", "name: a, annotations: {helm.sh/hook: pre-upgrade}", "") +
+			strings.Replace(pod("{}"), "name: web", "name: test, annotations: {helm.sh/hook: test}", 1), nil, "[web]",
+			said("skipped hooks of Helm, which do not run beside the rest: 1 Job, 1 Pod")},
 		"Jobs that are suspended": {pod("{}") + "---\n" + controller("Job", "name: a", "suspend: true") + controller("CronJob", "name: b", "suspend: true"), nil, "[web]",
 			said("skipped what has 0 replicas: 1 CronJob, 1 Job")},
 		"Jobs that have ended": {pod("{}") + "---\n" + ended("a", "{completionTime: 2026-01-01T00:00:00Z}") + ended("b", "{conditions: [{type: Failed, status: 'True'}]}") +

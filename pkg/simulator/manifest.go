@@ -47,6 +47,7 @@ type reason string
 const (
 	makesNone    reason = "what makes no pods"
 	noReplicas   reason = "what has 0 replicas"
+	hook         reason = "hooks of Helm, which do not run beside the rest"
 	owning       reason = "owners of others in the list"
 	ended        reason = "pods that have ended"
 	unknownField reason = "fields that are not known"
@@ -121,7 +122,7 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 // LeftOut says in a line each what of the manifests is not simulated: kinds that make no pods, pods that have ended, and last kinds that are
 // not known.
 func (m *Manifests) LeftOut() (lines []string) {
-	for _, why := range []reason{makesNone, noReplicas, owning, ended, unknownField, unknownKind} {
+	for _, why := range []reason{makesNone, noReplicas, hook, owning, ended, unknownField, unknownKind} {
 		var all []string
 		for _, what := range slices.Sorted(maps.Keys(m.skipped[why])) {
 			all = append(all, fmt.Sprintf("%d %s", m.skipped[why][what], what))
@@ -281,7 +282,13 @@ func (m *Manifests) readObject(o object) error {
 		}
 		return nil
 	}
-	if refs := field(field(o.node, "metadata"), "ownerReferences"); refs != nil {
+	metadata := field(o.node, "metadata")
+	served := scalar(metadata, "resourceVersion") != ""
+	if scalar(field(metadata, "annotations"), "helm.sh/hook") != "" && !served {
+		m.skip(hook, name)
+		return nil
+	}
+	if refs := field(metadata, "ownerReferences"); refs != nil {
 		for _, ref := range refs.Content {
 			m.owners[scalar(ref, "uid")] = true
 		}
@@ -298,7 +305,7 @@ func (m *Manifests) readObject(o object) error {
 		}
 		*status = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} // it may have fields of a newer Kubernetes
 	}
-	text, err := o.checked(kind.of, m.skipField(scalar(field(o.node, "metadata"), "resourceVersion") != ""))
+	text, err := o.checked(kind.of, m.skipField(served))
 	if err != nil {
 		return err
 	}

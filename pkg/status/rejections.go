@@ -50,7 +50,7 @@ func rejections(views []ledger.Rejection) []ledger.Rejection {
 	list, known := make([]ledger.Rejection, 0, len(views)), map[ledger.Rejection]int{}
 	for _, r := range views {
 		key := r
-		key.At, key.Last, key.Count, key.Text = time.Time{}, time.Time{}, 0, ""
+		key.At, key.Last, key.Count, key.Text, key.BarredBy, key.Helps = time.Time{}, time.Time{}, 0, "", "", ""
 		at, again := known[key]
 		if !again {
 			known[key] = len(list)
@@ -62,7 +62,7 @@ func rejections(views []ledger.Rejection) []ledger.Rejection {
 			joined.At = r.At
 		}
 		if r.Last.After(joined.Last) {
-			joined.Last, joined.Text = r.Last, r.Text
+			joined.Last, joined.Text, joined.BarredBy, joined.Helps = r.Last, r.Text, r.BarredBy, r.Helps
 		}
 		joined.Count += r.Count
 	}

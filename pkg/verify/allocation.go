@@ -13,6 +13,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
+// rejected finds containers that are not created because they could not be placed.
+func rejected(n Node, r *Report) {
+	for pod, c := range n.Document.Containers() {
+		for _, why := range n.Document.Rejections {
+			if c.State == status.Rejected && n.audits(pod) && why.UID == pod.UID && why.Container == c.Name {
+				r.find(Note, "rejected", place{pod, c}.object(), "it is not created: "+memorymanager.InLine(why.Text), "explain names what is in the way, and what helps")
+				break
+			}
+		}
+	}
+}
+
 // unpinned finds a container that runs on all nodes because it could not be placed.
 func unpinned(n Node, c place, r *Report) {
 	if c.Unplaced != "" {

@@ -66,7 +66,7 @@ type check struct {
 
 // checks are in the order of their findings.
 var checks = []check{
-	{node: conditions}, {node: protection}, {node: off}, {container: files}, {container: migrations}, {container: placement},
+	{node: conditions}, {node: rejected}, {node: protection}, {node: off}, {container: files}, {container: migrations}, {container: placement},
 	{container: unpinned}, {container: unanswered}, {container: unscored}, {container: short}, {container: farther}, {container: aboveClaim}, {node: lostClaims}, {node: unmappedClaims}, {node: cpus},
 	{node: hugepages},
 	{node: overwrites}, {container: raised}, {container: atRisk}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},

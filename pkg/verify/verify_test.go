@@ -127,6 +127,12 @@ func TestFindings(t *testing.T) {
 				c.Pages = pages(map[int]uint64{0: 100 * mi}, map[int]uint64{1: 50 * mi}, map[int]uint64{1: 30 * mi})
 			})
 		},
+		"rejected": func(n *Node) {
+			n.Document.Pods = append(n.Document.Pods, app("large", status.Rejected, ledger.ContainerView{Limit: 512 * mi}))
+			large := &n.Document.Pods[len(n.Document.Pods)-1]
+			why := ledger.Rejection{UID: large.UID, Container: "app", Text: "policy restricted, scope container: no set of NUMA nodes has room:\nnode 0: 2Gi of 10Gi free, 3Gi needed"}
+			n.Document.Rejections = []ledger.Rejection{{UID: large.UID, Container: "sidecar", Text: "another"}, why, {UID: large.UID, Container: "app", Text: "an older one"}}
+		},
 		"unanswered": func(n *Node) { database(n).Unanswered = true },
 		"oom-score-adj": func(n *Node) {
 			database(n).NoOOMScore = "no pod API had reported its pod's PriorityClass when it was created"
