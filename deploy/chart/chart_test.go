@@ -91,7 +91,7 @@ func read(t *testing.T, values string) chartutil.Values {
 
 // renderFiles renders each template as Helm does at an installation.
 func renderFiles(loaded *chart.Chart, values chartutil.Values) (map[string]string, error) {
-	return renderFor("v1.36.0", loaded, values)
+	return renderFor("v1.37.2", loaded, values)
 }
 
 // renderFor is renderFiles for a version of Kubernetes.

@@ -201,6 +201,11 @@ func TestClaimsNeedTheirKubernetes(t *testing.T) {
 		if want := "config.dra.enabled: needs Kubernetes 1.36, and this is " + version; refused != (err != nil) || refused && !strings.Contains(err.Error(), want) {
 			t.Errorf("Kubernetes %s: error %v, want one: %t", version, err, refused)
 		}
+		old := version < "v1.37"
+		_, err = renderFor(version, load(t), read(t, `{config: {dra: {enabled: true, publishNodeAllocatable: true}}}`))
+		if want := "config.dra.publishNodeAllocatable: needs Kubernetes 1.37, and this is " + version; old != (err != nil) || old && !refused && !strings.Contains(err.Error(), want) {
+			t.Errorf("Kubernetes %s: error %v, want one: %t", version, err, old)
+		}
 		if _, err := renderFor(version, load(t), read(t, `{}`)); err != nil {
 			t.Errorf("Kubernetes %s without claims: %v", version, err)
 		}

@@ -45,6 +45,7 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- if dig "enabled" false ($c.dra | default dict) -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
 {{- if semverCompare "< 1.36.0-0" $version }}{{ fail (printf "%s.dra.enabled: needs Kubernetes 1.36, and this is %s (of helm template: --kube-version)" $at $version) }}{{ end -}}
+{{- if and (get $c.dra "publishNodeAllocatable") (semverCompare "< 1.37.0-0" $version) }}{{ fail (printf "%s.dra.publishNodeAllocatable: needs Kubernetes 1.37, and this is %s" $at $version) }}{{ end -}}
 {{- if not $static }}{{ fail (printf "%s.dra.enabled: needs memoryManagerPolicy: Static" $at) }}{{ end -}}
 {{- end -}}
 {{- $names := list -}}
