@@ -69,8 +69,8 @@ On this page a node is a NUMA node.
 ## Recorded decisions
 
 With ` + "`onConflict: Kubelet`" + ` and nodes without memory in the map, every decision of a kubelet 1.36 in ` + "`testdata/vectors`" + ` comes out the same: admitted or
-not, the affinity, the blocks, the node map and the state file. These do not (` + "`differences.jsonl`" + ` has the scenarios). Where a line does not name the
-kubelet, it does not start. Pods with pod-level resources are compared under PodLevelResourceManagers.
+not, the affinity, the blocks, the node map and the state file. In the scenarios of ` + "`differences.jsonl`" + ` the two differ. Where a line says only what
+we do, the kubelet does not start. Pods with pod-level resources are compared under PodLevelResourceManagers.
 
 `)
 	var reasons []string
