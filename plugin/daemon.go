@@ -162,12 +162,17 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	if err := d.makeAgent(ctx, with); err != nil {
 		return nil, err
 	}
+	if options.config.Events {
+		if err := d.writeEvents(); err != nil {
+			return nil, fmt.Errorf("events: %w", err)
+		}
+	}
 	d.metrics = metrics.New()
 	if !options.plainCgroups { // a folder tree stops nobody
 		if d.guard, err = d.newGuard(); err != nil {
 			return nil, err
 		}
-		d.reclaim = reclaim.New(reclaim.Options{Tree: d.tree, Proc: options.outside.proc, View: d.agent.View, Log: d.log, OnFreed: d.freed})
+		d.reclaim = reclaim.New(reclaim.Options{Tree: d.tree, Proc: options.outside.proc, View: d.agent.View, Log: d.log, OnFreed: d.events.Reclaimed})
 	}
 	d.plugin = nriplugin.New(d.agent, nriplugin.Options{
 		Socket: options.socket, Dial: options.outside.dial, Name: options.name, Index: options.index, Launched: options.launched,

@@ -23,7 +23,7 @@ import (
 func (d *daemon) watchKills() *oom.Recorder {
 	o := oom.Options{
 		Tree: d.tree, View: d.agent.View, Changed: d.agent.Changed(), Path: filepath.Join(d.options.stateDir, oom.FileName), Proc: d.options.outside.proc,
-		Log: d.log, OnVerdict: d.killed,
+		Log: d.log, OnVerdict: d.events.Killed,
 	}
 	if d.guard != nil {
 		o.OnHigh = d.guard.Notice
@@ -35,13 +35,6 @@ func (d *daemon) watchKills() *oom.Recorder {
 		}
 	}
 	return oom.New(o)
-}
-
-// killed receives the verdict on each OOM kill.
-func (d *daemon) killed(v oom.Verdict) {
-	if d.events != nil {
-		d.events.Killed(v)
-	}
 }
 
 func newOOMCommand() *cobra.Command {

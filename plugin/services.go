@@ -16,14 +16,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/evict"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -64,7 +62,7 @@ func (d *daemon) services() ([]part, error) {
 		if err != nil {
 			return nil, fmt.Errorf("evictRejectedAfter: %w", err)
 		}
-		evictor := evict.New(evict.Options{API: api, View: d.agent.View, Log: d.log, OnEvicted: d.evicted})
+		evictor := evict.New(evict.Options{API: api, View: d.agent.View, Log: d.log, OnEvicted: d.events.Evicted})
 		shown.Evictions, parts = evictor.Evictions, append(parts, evictor.Run)
 	}
 	d.metrics.Attach(shown)
@@ -94,10 +92,7 @@ func (d *daemon) services() ([]part, error) {
 	if d.options.outside.listen != nil {
 		parts = append(parts, d.sockets(handler)...)
 	}
-	if d.options.config.Events {
-		if err := d.writeEvents(); err != nil {
-			return nil, fmt.Errorf("events: %w", err)
-		}
+	if d.events != nil {
 		parts = append(parts, d.events.Run)
 	}
 	if d.options.config.NodeResourceTopology {
@@ -174,27 +169,6 @@ func (d *daemon) writeEvents() error {
 	return nil
 }
 
-// throttled receives containers that the stall guard has given room.
-func (d *daemon) throttled(e guard.Episode) {
-	if d.events != nil {
-		d.events.Throttled(e)
-	}
-}
-
-// freed receives containers of which page cache was reclaimed before the kubelet would evict pods.
-func (d *daemon) freed(f reclaim.Freed) {
-	if d.events != nil {
-		d.events.Reclaimed(f)
-	}
-}
-
-// evicted receives the rejection of a pod that leaves, and why it does.
-func (d *daemon) evicted(r ledger.Rejection, why string) {
-	if d.events != nil {
-		d.events.Evicted(r, why)
-	}
-}
-
 func (d *daemon) topologyExport() (part, error) {
 	client, err := clientFor(&d.options.apiOptions, nodetopology.NewClient)
 	if err != nil {
@@ -207,7 +181,7 @@ func (d *daemon) topologyExport() (part, error) {
 
 func (d *daemon) newGuard() (*guard.Guard, error) {
 	return guard.New(guard.Options{
-		Tree: d.tree, Host: d.agent, Log: d.log, Settings: d.options.timings.guard, OnEpisode: d.throttled,
+		Tree: d.tree, Host: d.agent, Log: d.log, Settings: d.options.timings.guard, OnEpisode: d.events.Throttled,
 		Node: guard.Node{Proc: d.options.outside.proc, Tree: d.tree,
 			Kubepods: func() string { return d.agent.View().Kubepods() },
 			// Beyond it the kubelet would begin to evict pods for the room that one was given.

@@ -61,7 +61,7 @@ type Options struct {
 	Log         logrus.FieldLogger
 }
 
-// Reporter writes events about what it finds in the agent.
+// Reporter writes events about what it finds in the agent. A nil one takes note of nothing.
 type Reporter struct {
 	Options
 	notes    chan func()
@@ -78,8 +78,11 @@ func New(o Options) *Reporter {
 	return &Reporter{Options: o, notes: make(chan func(), waiting), every: lookEvery, retry: retryEvery}
 }
 
-// note has Run write an event. It never waits.
+// note makes Run write an event. It never waits.
 func (r *Reporter) note(write func()) {
+	if r == nil {
+		return
+	}
 	select {
 	case r.notes <- write:
 	default:
