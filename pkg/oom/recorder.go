@@ -313,7 +313,11 @@ func (r *Recorder) sync(now time.Time) {
 			r.watch(p)
 			r.baseline(v.Cgroup)
 		}
-		p.meet(v)
+		if p.meet(v) && known { // its cgroup may have been made again, of which nothing is told: a second watch of the same one is no other
+			p.watched = false
+			r.watch(p)
+			r.look(p, now, false)
+		}
 		if !known || len(p.containers) > len(v.Containers) { // before what has ended is forgotten
 			r.look(p, now, !known && !(r.began && v.Fresh))
 		}
@@ -366,8 +370,8 @@ func (r *Recorder) countParents(now time.Time) {
 	}
 }
 
-// meet adds a pod's containers from the view.
-func (p *pod) meet(v *ledger.PodView) {
+// meet adds a pod's containers from the view, and reports whether one is new.
+func (p *pod) meet(v *ledger.PodView) (more bool) {
 	p.view = v
 	for i := range v.Containers {
 		c := &v.Containers[i]
@@ -375,10 +379,11 @@ func (p *pod) meet(v *ledger.PodView) {
 			continue
 		}
 		if p.containers[c.Cgroup] == nil {
-			p.containers[c.Cgroup] = &container{}
+			p.containers[c.Cgroup], more = &container{}, true
 		}
 		p.containers[c.Cgroup].view = c
 	}
+	return more
 }
 
 // forget removes the containers that are not in the view any more.

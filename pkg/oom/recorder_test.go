@@ -906,3 +906,38 @@ func FuzzRead(f *testing.F) {
 		_ = again.load(filepath.Join(dir, FileName), dir)
 	})
 }
+
+// A static pod that is moved away and back at once: the recorder never sees it gone, and the kernel tells nothing of its first cgroup any more.
+func TestACgroupThatIsMadeAgainIsWatched(t *testing.T) {
+	h := newHost(t)
+	tree, err := cgroupfs.Open(h.root, cgroupfs.Plain())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	r := h.recorder()
+	if r.watcher, err = cgroupfs.NewWatcher(tree); err != nil {
+		t.Fatal(err)
+	}
+	defer r.watcher.Close()
+	h.sync(r, noon)
+	h.remove(podDir)
+	const again = podDir + "/again"
+	pod := *h.view.Pods[0]
+	pod.Containers = []ledger.ContainerView{{Name: "app", ID: "id-again", Cgroup: again, Limit: 64 * mib}}
+	h.view.Pods = []*ledger.PodView{&pod}
+	for _, dir := range []string{podDir, again} {
+		h.events(dir, 0, 0, 0, 0)
+		h.held(dir, "67108864", Held{})
+	}
+	h.sync(r, noon.Add(time.Second))
+	h.events(podDir, 0, 1, 1, 0)
+	select {
+	case told := <-r.watcher.Changes():
+		if !told[cgroupfs.Change{Cgroup: podDir, File: "memory.events"}] {
+			t.Errorf("told of %v", told)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a kill in the new cgroup is not told")
+	}
+}
