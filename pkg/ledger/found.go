@@ -27,9 +27,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		c.Seen = c.Seen || found.Seen[c.Cgroup]
 		values.OOMGroup = c.Record.Values.OOMGroup // this file is not read
 		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
-		if len(received.Resources.Unified) > 0 {
-			c.Record.Unsure = FileSet{}
-		}
+		c.Record.Unsure = c.Record.unsure(received.Resources)
 		c.Own = c.Own || files.Own
 		l.observeLimit(c, files.Limit)
 		l.runtimeLimit(c, received, files)
@@ -56,7 +54,20 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
 	c.Unanswered = len(files.Journaled) == 0 && foundMems == "" && values.Min == nil && values.Low == nil && values.High == nil
 	c.Record.Written, c.Record.WrittenMems = len(files.Journaled) > 0, files.Journaled[cgroup.CpusetMems]
+	c.Record.Unsure = c.Record.unsure(received.Resources)
 	return c
+}
+
+// unsure are the files of which the runtime may have an old value of this plugin, which it would write with the next update.
+func (r Record) unsure(shown Resources) FileSet {
+	if len(shown.Unified) > 0 {
+		return FileSet{}
+	}
+	u := r.Unsure
+	if r.Written {
+		u.Min, u.Low, u.High = true, true, true
+	}
+	return u
 }
 
 // addMissed adds a container whose creation was missed, from a later event about it.

@@ -193,7 +193,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				})
 			},
 			look: func(l *Ledger, effects Effects) string { return spokenOf(l.updates(effects.Sync...)) },
-			want: "id: memory.low=0",
+			want: "id: memory.min=0 memory.low=0 memory.high=max",
 		},
 		"nodes of an earlier run of a container that asks for no memory any more are taken away": {
 			yaml: "memoryThrottlingFactor: null",
@@ -201,7 +201,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			look: func(l *Ledger, effects Effects) string {
 				return fmt.Sprint(l.View().Pods[0].Containers[0].Pinning, "; ", spokenOf(l.updates(effects.Sync...)))
 			},
-			want: "not pinned: the container asks for no memory; id: cpuset.mems=0-1",
+			want: "not pinned: the container asks for no memory; id: cpuset.mems=0-1 memory.min=0 memory.low=0 memory.high=max",
 		},
 		"a container that an earlier version moved off a node may use all again": {
 			yaml: "memoryThrottlingFactor: null",
@@ -209,7 +209,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			look: func(l *Ledger, effects Effects) string {
 				return fmt.Sprint(said(effects, "nodes"), "; ", spokenOf(l.updates(effects.Sync...)))
 			},
-			want: "a container may use all NUMA nodes again (nodes 1); synchronized with the runtime; id: cpuset.mems=0-1",
+			want: "a container may use all NUMA nodes again (nodes 1); synchronized with the runtime; id: cpuset.mems=0-1 memory.min=0 memory.low=0 memory.high=max",
 		},
 	}
 	for name, test := range tests {
