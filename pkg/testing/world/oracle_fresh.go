@@ -40,7 +40,8 @@ func (n *simulation) picture() picture {
 			if strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") && !pod.isDaemon() { // else the stall guard gives room, and takes it back
 				note(c.Cgroup, "memory.high")
 			}
-			if n.writesItself(pod, c.Spec.Name) {
+			// A limit that was lost with a controller is back with the next update of the runtime's, and with it what follows from it.
+			if n.writesItself(pod, c.Spec.Name) || n.limit(c) == 0 && pod.limitOf(c.Spec) > 0 {
 				maps.DeleteFunc(p.values, func(file, _ string) bool { return strings.HasPrefix(file, c.Cgroup+"/") })
 			}
 		}

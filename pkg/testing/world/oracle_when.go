@@ -23,6 +23,8 @@ var (
 		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second, OpensFail: 12 * time.Second, OCIFails: 12 * time.Second}
 	changed = map[string]time.Duration{NewConfig: 0, Reset: 0}
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
+	// A dry run repairs nothing, but has systemd hold the defaults: it asks again after 30 s at most, and each call may take 10 s.
+	unconfirmed = map[string]time.Duration{SystemdHangs: 40 * time.Second, SystemdAway: 40 * time.Second}
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go).
 	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: time.Minute, APIHangs: time.Minute, APIRefuses: time.Minute, APILags: time.Minute, APIExpires: time.Minute}
 )
@@ -31,7 +33,7 @@ var (
 var promises = map[Promise]bound{
 	asAsked:   {time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	protected: {time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
-	untouched: {time.Second, together(away, kernelSlow, map[string]time.Duration{DiskHangs: 2 * time.Second})},
+	untouched: {time.Second, together(away, kernelSlow, unconfirmed, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	givenBack: {2 * time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	allocated: {time.Second, together(away, kernelSlow, disk)},
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
