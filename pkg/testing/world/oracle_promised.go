@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,8 +40,12 @@ func (n *simulation) promisedOnce() {
 			if c.Spec.Kind == memoryqos.Init && n.hasChange(p, NewSandbox) && bits&^file.others(p.UID, c.Spec.Name) == 0 {
 				continue
 			}
+			bytes := min(n.limit(c), p.part(c.Spec))
+			if !p.PodLevel() && c.Spec.Kind != memoryqos.Init { // one whose resize is pending is to be let to all NUMA nodes, in time
+				bytes = min(bytes, cmp.Or(file.memory(p.UID, c.Spec.Name), bytes))
+			}
 			if bits != 0 {
-				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, min(n.limit(c), p.part(c.Spec))})
+				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, bytes})
 			}
 		}
 	}
