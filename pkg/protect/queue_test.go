@@ -58,3 +58,26 @@ func TestAUnitIsSentAfterTheOneThatFailedIsGone(t *testing.T) {
 	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
 	wantWrites(t, u.taken(), "kubepods-podg.slice memory.min=10", "kubepods-burstable-podb.slice memory.min=10")
 }
+
+// A dry run does not look at files of which the kernel tells: what systemd writes again before it has confirmed the defaults is found with the
+// next RestoreAll.
+func TestWhatSystemdWritesAgainIsRestoredAgain(t *testing.T) {
+	u := &units{}
+	n := newNode(t, u, sliceG)
+	target := cgroup.Target{Cgroup: sliceG, Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: minimum(10)}
+	if err := n.applyPart(t.Context(), []cgroup.Target{target}, nil); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
+	u.answer(ErrNoSystemd)
+	for range 2 {
+		n.RestoreAll(n.Journaled())
+		if err := n.Apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := content(t, n.Tree, sliceG+"/memory.min"); got != "0" {
+			t.Errorf("memory.min is %s", got)
+		}
+		put(t, n.Root(), map[string]string{sliceG + "/memory.min": "10\n"}) // a reload, as systemd has not received the default
+	}
+}

@@ -212,6 +212,9 @@ func (p *Protector) RestoreAll(w Journaled) {
 			} else {
 				p.restoreFile(r, f, i, w.nodes[dir])
 			}
+			if f.goal == restoring && p.unconfirmed(r) { // systemd may have written what it held, and nobody is told
+				f.readFailed()
+			}
 		}
 		r.runtimeWrote(false)
 		p.dirty[r] = true

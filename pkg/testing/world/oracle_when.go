@@ -23,8 +23,8 @@ var (
 		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second, OpensFail: 12 * time.Second, OCIFails: 12 * time.Second}
 	changed = map[string]time.Duration{NewConfig: 0, Reset: 0}
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
-	// A dry run repairs nothing, but has systemd hold the defaults: it asks again after 30 s at most, and each call may take 10 s.
-	unconfirmed = map[string]time.Duration{SystemdHangs: 40 * time.Second, SystemdAway: 40 * time.Second}
+	// A dry run looks every 10 s at what systemd has not confirmed.
+	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go).
 	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: time.Minute, APIHangs: time.Minute, APIRefuses: time.Minute, APILags: time.Minute, APIExpires: time.Minute}
 )
