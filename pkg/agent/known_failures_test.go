@@ -37,7 +37,7 @@ type behaviour struct {
 	run   func(t testing.TB)
 }
 
-var behaviours = slices.Concat(refusals, sandboxes, initContainers, pendingResizes, listedContainers, otherWriters, podLimits)
+var behaviours = slices.Concat(refusals, sandboxes, initContainers, pendingResizes, listedContainers, otherWriters, podLimits, dryRuns)
 
 func TestKnownFailures(t *testing.T) {
 	names := map[string]bool{}
@@ -572,4 +572,46 @@ func lateEnd(name, seen, end string) behaviour {
 			n.want("its memory.min", n.file(app.CgroupsPath, "memory.min"), bytesOf(gi))
 		},
 	}
+}
+
+// dryRuns are of a change to Observe, after which the runtime's record of a container still has values of this plugin.
+var dryRuns = []behaviour{
+	{
+		name:  "a resize in a dry run, at which the runtime writes its record again",
+		right: "what it writes of before the dry run is taken back: a memory.high stands without the stall guard",
+		run:   func(t testing.TB) { resizeInADryRun(t, func(*node, Pod, Container) {}) },
+	},
+	{
+		name:  "the same after a restart of the plugin in the dry run",
+		right: "the same",
+		seen:  `memory.high is "943718400", want "max"`,
+		run: func(t testing.TB) {
+			resizeInADryRun(t, func(n *node, pod Pod, c Container) {
+				n.config = parseConfig(n, "profile: Observe")
+				n.restart()
+				c.State = Running
+				n.sync([]Pod{pod}, []Container{c})
+			})
+		},
+	},
+}
+
+func resizeInADryRun(t testing.TB, before func(*node, Pod, Container)) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	n.work(context.Background())
+	written := n.file(c.CgroupsPath, "memory.high")
+	n.reconfigure("profile: Observe")
+	n.reconcile(context.Background())
+	n.want("memory.high in the dry run", n.file(c.CgroupsPath, "memory.high"), "max")
+	before(n, pod, c)
+	n.update(pod, c, to(2000*mi))
+	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(2000*mi))
+	n.writeFile(c.CgroupsPath, "memory.high", written)
+	for range 2 { // the first sees that the update has ended
+		n.work(context.Background())
+		n.reconcile(context.Background())
+	}
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
 }
