@@ -22,7 +22,7 @@ var choices = map[string][]string{
 	"onUnsatisfiable":                                    names(Reject, Unpinned, ""),
 	"onConflict":                                         names(FollowKubelet, FollowCPUs, FollowDevices),
 	"unpinnedMemoryPolicy":                               names(PolicyNone, PolicyPreferAvailable, PolicyInterleave, PolicyWeightedInterleave),
-	"nodesWithoutCPUs":                                   names(ExcludeNodes, IncludeNodes),
+	"nodesWithoutCPUs":                                   names(ExcludeNodes, IncludeNodes, ConfineNodes),
 	"reservedMemory[].limits":                            memoryTypes,
 	"kubeReserved":                                       reservable,
 	"systemReserved":                                     reservable,

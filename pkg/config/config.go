@@ -51,7 +51,8 @@ type Config struct {
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
 	// MaxMigrationBytes bounds the memory of one running container that a write of its cpuset.mems moves to other nodes; 0 moves nothing.
 	MaxMigrationBytes quantity.Bytes `yaml:"maxMigrationBytes"`
-	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
+	// NodesWithoutCPUs are left out of placements (Exclude), also of containers without an allocation (Confine), or are used like
+	// others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 
 	// ReservedMemory is kept from containers per NUMA node: the kubelet's list, or the text of its --reserved-memory flag.

@@ -149,7 +149,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"option no weight":        {"topologyManagerPolicyOptions: {numa-score-weights: memory}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to 100, got "memory"`},
 		"option weight twice":     {"topologyManagerPolicyOptions: {numa-score-weights: 'cpu=1,cpu=2'}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: "cpu" is there twice`},
 		"unsatisfiable":           {"onUnsatisfiable: Ignore", `c.yaml:1: onUnsatisfiable: want Reject or Unpinned, got "Ignore"`},
-		"nodes without CPUs":      {"nodesWithoutCPUs: true", `c.yaml:1: nodesWithoutCPUs: want Exclude or Include, got "true"`},
+		"nodes without CPUs":      {"nodesWithoutCPUs: true", `c.yaml:1: nodesWithoutCPUs: want Exclude, Include or Confine, got "true"`},
 		"reserved text":           {"reservedMemory: 0:memory", `c.yaml:1: reservedMemory: reserved memory "0:memory": want TYPE=QUANTITY, got "memory"`},
 		"reserved zero text":      {`reservedMemory: "0:memory=0"`, "c.yaml:1: reservedMemory[0].limits.memory: reserved memory may not be zero for NUMA node 0"},
 		"reserved zero":           {"reservedMemory:\n- numaNode: 1\n  limits: {memory: 0}", "c.yaml:3: reservedMemory[0].limits.memory: reserved memory may not be zero for NUMA node 1"},

@@ -64,14 +64,14 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 // has no CPUs at all says nothing.
 func (r *Resolved) leaveOut(m machine.Machine) error {
 	hasCPUs := func(n machine.Node) bool { return !n.CPUs.IsEmpty() }
-	exclude := r.Config.NodesWithoutCPUs == ExcludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)
+	exclude := r.Config.NodesWithoutCPUs != IncludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)
 	var without []int
 	for _, node := range m.Nodes {
 		out := node.Memory == 0 || exclude && !hasCPUs(node)
 		switch {
-		case out && node.Memory > 0:
+		case out && node.Memory > 0 && !(node.ID >= nodeset.Max && r.Config.NodesWithoutCPUs == ConfineNodes):
 			without = append(without, node.ID)
-		case node.ID >= nodeset.Max && !(out && !hasCPUs(node)):
+		case node.ID >= nodeset.Max && (node.Memory > 0 || hasCPUs(node)):
 			key := "memoryManagerPolicy"
 			if !hasCPUs(node) {
 				key = "nodesWithoutCPUs"
@@ -84,7 +84,7 @@ func (r *Resolved) leaveOut(m machine.Machine) error {
 		}
 	}
 	if len(without) > 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): %s", cpuset.New(without...)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes without CPUs are left out (nodesWithoutCPUs: %s): %s", r.Config.NodesWithoutCPUs, cpuset.New(without...)))
 	}
 	return nil
 }

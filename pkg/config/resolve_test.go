@@ -160,6 +160,9 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 	if want := "NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 3"; r.Warnings[0] != want {
 		t.Errorf("warnings = %q", r.Warnings)
 	}
+	if r, err := resolve(t, "nodesWithoutCPUs: Confine", m); err != nil || len(r.Nodes) != 2 || r.Warnings[0] != "NUMA nodes without CPUs are left out (nodesWithoutCPUs: Confine): 3" {
+		t.Errorf("%v, nodes %+v, warnings %q", err, r.Nodes, r.Warnings)
+	}
 	r, err = resolve(t, "nodesWithoutCPUs: Include", m)
 	if err != nil || r.LeftOut != nodeset.Of(4) || len(r.Nodes) != 3 || !cmp.Equal(r.Nodes[2].Distances, []int{24, 24, 10}) {
 		t.Errorf("%v, left out %s, nodes %+v", err, r.LeftOut, r.Nodes)
@@ -186,8 +189,10 @@ func TestNodesAboveThoseOfASet(t *testing.T) {
 		t.Errorf("warnings = %q, want %q alone", r.Warnings, want)
 	}
 	const want = "NUMA node %d cannot be placed on: Static has nodes 0 to 63, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs"
-	if _, err := resolve(t, "nodesWithoutCPUs: Include", m); err == nil || err.Error() != "c.yaml:1: nodesWithoutCPUs: "+fmt.Sprintf(want, 252) {
-		t.Errorf("error = %v", err)
+	for _, use := range []string{"Include", "Confine"} { // what is confined could not be let onto these nodes again
+		if _, err := resolve(t, "nodesWithoutCPUs: "+use, m); err == nil || err.Error() != "c.yaml:1: nodesWithoutCPUs: "+fmt.Sprintf(want, 252) {
+			t.Errorf("%s: error = %v", use, err)
+		}
 	}
 	m.Nodes[1].ID = 64
 	if _, err := resolve(t, "", m); err == nil || err.Error() != "c.yaml: memoryManagerPolicy: "+fmt.Sprintf(want, 64) {

@@ -29,6 +29,8 @@ type NodesWithoutCPUs string
 const (
 	ExcludeNodes NodesWithoutCPUs = "Exclude"
 	IncludeNodes NodesWithoutCPUs = "Include"
+	// ConfineNodes is ExcludeNodes, and containers without an allocation may not use these nodes either.
+	ConfineNodes NodesWithoutCPUs = "Confine"
 )
 
 // OnConflict is what decides where a container's exclusive CPUs, its devices, the policy and the groups of NUMA nodes do not agree.

@@ -34,7 +34,7 @@ func (e CreateContainer) apply(l *Ledger) {
 		c.Policy = l.memoryPolicy(c, now.request.Request, e.Mems)
 		out.Answer = now.adjustment()
 		out.Answer.MemoryPolicy = c.Policy.MemoryPolicy
-		if l.state.Resolved.Config.ExposeAssignedMemset && !e.Container.HasMemset {
+		if l.state.Resolved.Config.ExposeAssignedMemset && !e.Container.HasMemset && !c.Nodes.Empty() {
 			out.Answer.Memset = now.mems
 		}
 		c.OOMScore, c.NoOOMScore = l.oomScore(c)

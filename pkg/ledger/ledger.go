@@ -38,6 +38,7 @@ type Ledger struct {
 
 	// The fields below are derived from the state, or index it.
 	allNodes nodeset.Set // the NUMA nodes with memory
+	cpuNodes nodeset.Set // those with CPUs; empty if all have some, or under the policy None
 	node     pods.Node
 	manager  *memorymanager.Manager // nil under the policy None
 	stored   *memorymanager.Manager // manager at the last deltas
@@ -102,12 +103,18 @@ func startWith(s State) (*Ledger, error) {
 // setMachine updates the fields that depend only on the machine.
 func (l *Ledger) setMachine() {
 	m := l.state.Resolved.Machine
-	l.allNodes = 0
+	l.allNodes, l.cpuNodes = 0, 0
 	l.node = pods.Node{MemTotal: m.MemTotal, SwapTotal: m.Swap}
 	for _, node := range m.Nodes {
 		if node.Memory > 0 {
 			l.allNodes = l.allNodes.Union(nodeset.Of(node.ID))
+			if !node.CPUs.IsEmpty() {
+				l.cpuNodes = l.cpuNodes.Union(nodeset.Of(node.ID))
+			}
 		}
+	}
+	if l.cpuNodes == l.allNodes || !l.state.Resolved.Static {
+		l.cpuNodes = 0
 	}
 }
 

@@ -84,6 +84,9 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 // memoryPolicy returns the policy with which a container starts and its source, or why it has none although one is configured or requested.
 // allowed are the nodes that its pod may use: if a policy has none of them, the kernel refuses it and the container does not start.
 func (l *Ledger) memoryPolicy(c *container, request uint64, allowed nodeset.Set) (p Policy) {
+	if !c.Confined.Empty() { // the kernel ignores a cpuset.mems that has none of the parent's nodes
+		allowed = cmp.Or(allowed&c.Confined, allowed)
+	}
 	for _, wanted := range l.memoryPolicies(c) {
 		if wanted == config.PolicyNone {
 			continue

@@ -331,7 +331,7 @@ func (l *Ledger) movableCgroups(pod Pod, received Container) []string {
 	switch {
 	case c == nil:
 		return []string{cgroupOf(pod, received)}
-	case c.Phase != Creating && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || c.Released):
+	case c.Phase != Creating && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || c.Released || !c.Confined.Empty()):
 		return []string{c.Cgroup}
 	}
 	return nil

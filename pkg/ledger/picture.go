@@ -43,6 +43,8 @@ type Outcome struct {
 	// Pinning and OOMScore are those of its View.
 	Pinning  string
 	OOMScore *OOMScore
+	// Confined is set if its cpuset.mems has no memory allocated for it.
+	Confined bool
 }
 
 // Outcome returns the decision about a container of a living pod; zero if it is unknown. It costs less than a View.
@@ -50,7 +52,7 @@ func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 	if p := l.pods[pod]; p != nil {
 		if i := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == name }); i >= 0 {
 			c := p.containers[i]
-			o.Request, o.Pinning, o.OOMScore = p.derived.runs[i].request, c.Pinning, c.OOMScore
+			o.Request, o.Pinning, o.OOMScore, o.Confined = p.derived.runs[i].request, c.Pinning, c.OOMScore, !c.Confined.Empty()
 		}
 	}
 	newest := slices.IndexFunc(l.state.Rejections, func(r Rejection) bool { return r.UID == pod && r.Container == name })
@@ -121,13 +123,13 @@ func (l *Ledger) podView(p *pod) *PodView {
 		r := &p.derived.runs[i]
 		shown := ContainerView{
 			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Estimate: r.request,
-			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Devices: c.Devices, Pinning: c.Pinning,
+			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Confined: c.Confined, Devices: c.Devices, Pinning: c.Pinning,
 			MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
 			NoPolicy: c.Policy.Without, OOMScore: c.OOMScore, KubeletScore: c.Resources.OOMScoreAdj, NoOOMScore: c.NoOOMScore,
 		}
 		if c.alive() {
 			shown.PendingResize, shown.Unplaced = c.PendingResize, c.Unplaced
-			shown.Unanswered = c.Unanswered && (!c.Nodes.Empty() || r.qos.Min != nil || r.qos.Low != nil || r.qos.High != nil)
+			shown.Unanswered = c.Unanswered && (!shown.Mems().Empty() || r.qos.Min != nil || r.qos.Low != nil || r.qos.High != nil)
 		}
 		if !c.CPUNodes.Empty() {
 			shown.CPUs, _ = l.state.Resolved.Machine.CPUsByNode(c.Resources.CPUs) // cpus is made from the same list

@@ -143,6 +143,8 @@ func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources
 		return l.adopt(c, c.withKubeletNodes(c.Placement)), nil
 	case c.ByKubelet:
 		return assignment{Placement: c.withKubeletNodes(c.Placement)}, nil
+	case !c.Confined.Empty() && to.Mems != "":
+		return assignment{Placement: c.withKubeletNodes(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal})}, nil
 	case !l.misfits(c):
 		return assignment{Placement: l.complete(c)}, nil
 	}
@@ -169,15 +171,35 @@ func (l *Ledger) decideUnmanaged(c *container) (decided assignment, done bool, e
 
 // unmanaged lets a container run on all nodes, or on those that the kubelet has set.
 func (l *Ledger) unmanaged(c *container, why string) assignment {
-	decided := assignment{Placement: l.unpin(c, why)}
-	if decided.ByKubelet || c.Released || c.FoundMems == "" || !c.Record.WrittenMems {
-		return decided
-	}
-	decided.released = true
-	if c.pod.class() != memoryqos.Guaranteed { // development versions of v0.3.0 set nodes for such containers
-		decided.notes = []Note{{Info, "a container may use all NUMA nodes again", map[string]any{"nodes": c.FoundMems}, nil}}
+	return l.unallocated(c, l.unpin(c, why))
+}
+
+// unallocated confines a container without an allocation (nodesWithoutCPUs: Confine), or lets it run on all nodes.
+func (l *Ledger) unallocated(c *container, as Placement) assignment {
+	decided := assignment{Placement: as}
+	switch {
+	case as.ByKubelet:
+	case !l.cpuNodes.Empty() && l.state.Resolved.Config.NodesWithoutCPUs == config.ConfineNodes:
+		decided.Confined = l.confinedTo(c)
+		decided.Pinning += ", confined to " + decided.Confined.Named()
+	case !c.Released && c.FoundMems != "" && c.Record.WrittenMems:
+		decided.released = true
+		if c.pod.class() != memoryqos.Guaranteed { // it was confined
+			decided.notes = []Note{{Info, "a container may use all NUMA nodes again", map[string]any{"nodes": c.FoundMems}, nil}}
+		}
 	}
 	return decided
+}
+
+// confinedTo returns the nodes with CPUs and those of the container's devices. A running container keeps what this plugin has set, because
+// not all of its devices are known again after a restart of the plugin.
+func (l *Ledger) confinedTo(c *container) nodeset.Set {
+	nodes := l.cpuNodes.Union(nodesOfDevices(c) & l.allNodes)
+	has, err := nodeset.Parse(c.FoundMems)
+	if err == nil && c.Record.WrittenMems && !c.Released && nodes.SubsetOf(has) {
+		return has
+	}
+	return nodes
 }
 
 // unpinnable says why a container has no allocation regardless of room; "" if it may have one.
@@ -230,10 +252,12 @@ func (l *Ledger) keep(c *container) (assignment, bool) {
 	return assignment{Placement: as}, blocks != nil
 }
 
-// foundNodes returns the nodes that a running container was found with; none if nothing is to be allocated there.
+// foundNodes returns the nodes that a running container was found with; none if nothing is to be allocated there. One that has no entry in
+// the state file and may use all nodes with CPUs was confined.
 func (l *Ledger) foundNodes(c *container) nodeset.Set {
 	nodes, err := nodeset.Parse(c.FoundMems)
-	if err != nil || c.Released || len(request(c)) == 0 && !l.asWhole(c.pod) {
+	confined := !c.Confined.Empty() || l.state.Restored && c.Record.WrittenMems && !l.cpuNodes.Empty() && l.cpuNodes.SubsetOf(nodes)
+	if err != nil || c.Released || confined || len(request(c)) == 0 && !l.asWhole(c.pod) {
 		return 0
 	}
 	return nodes
@@ -365,10 +389,11 @@ func (p Placement) withAllocation(by memorymanager.Placement) Placement {
 func (l *Ledger) refuseOrUnpin(c *container, err error) (assignment, error) {
 	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // a running container is never refused
 	as := Placement{Unplaced: l.reject(c, l.causeOf(err), refuse), Refusal: c.Refusal}
-	if !refuse {
-		as.Pinning, err = "not pinned: "+as.Unplaced.Reason, nil
+	if refuse {
+		return assignment{Placement: as}, err
 	}
-	return assignment{Placement: as}, err
+	as.Pinning = "not pinned: " + as.Unplaced.Reason
+	return l.unallocated(c, as), nil
 }
 
 // howPlaced describes how the Memory Manager placed a container.

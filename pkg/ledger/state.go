@@ -41,6 +41,8 @@ type State struct {
 	// StoppedSandboxes and EndedContainers are the last ones that ended: a late event does not add them again.
 	StoppedSandboxes, EndedContainers Recent
 
+	// Restored is set if the allocations of the state file were restored: a container that runs without one had none.
+	Restored bool `json:",omitempty"`
 	// Allocations are the Memory Manager's; nil under the policy None. Only Ledger.Snapshot sets them.
 	Allocations *memorymanager.Snapshot `json:",omitempty"`
 
@@ -88,6 +90,8 @@ type Slot struct {
 type Placement struct {
 	// Nodes is the desired cpuset.mems, set by this plugin or by the kubelet; empty if not pinned.
 	Nodes nodeset.Set `json:",omitempty"`
+	// Confined is the desired cpuset.mems of a container without Nodes; empty if it may use all nodes.
+	Confined nodeset.Set `json:",omitempty"`
 	// ByKubelet is set if the kubelet has set Nodes.
 	ByKubelet bool `json:",omitempty"`
 	// PendingResize is the part of a resize that is not allocated yet. Nodes are all nodes until it is.

@@ -68,14 +68,16 @@ func (c *container) syncUpdate(now *derivedRun) (Update, bool) {
 	return update, !update.Empty()
 }
 
-// mems returns the cpuset.mems to set for the container: its nodes, or all nodes if this plugin had set nodes and must not any more; "" to
-// set none.
+// mems returns the cpuset.mems to set for the container: its nodes, those to which it is confined, or all nodes if this plugin had set nodes
+// and must not any more; "" to set none.
 func (l *Ledger) mems(c *container) string {
 	switch {
 	case c.ByKubelet:
 		return ""
 	case !c.Nodes.Empty():
 		return c.Nodes.String()
+	case !c.Confined.Empty():
+		return c.Confined.String()
 	case c.Released:
 		return l.allNodes.String()
 	}

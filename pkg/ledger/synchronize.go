@@ -221,7 +221,9 @@ func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport
 	if l.manager == nil {
 		return memorymanager.RestoreReport{}, nil
 	}
-	return l.manager.Restore(state, l.state.Resolved.StateTolerance)
+	report, err := l.manager.Restore(state, l.state.Resolved.StateTolerance)
+	l.state.Restored = err == nil
+	return report, err
 }
 
 // Allocations returns the Memory Manager's allocations; false under the policy None.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"time"
@@ -119,6 +120,8 @@ type ContainerView struct {
 	State  Phase          `json:"-"`
 	// Nodes is the container's cpuset.mems, set by this plugin or by the kubelet; empty if it is not pinned.
 	Nodes nodeset.Set `json:"numaNodes,omitempty"`
+	// Confined are the nodes that a container without Nodes may use; empty if it may use all.
+	Confined nodeset.Set `json:"confinedTo,omitempty"`
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string `json:"pinning,omitempty"`
 	// MemoryPolicy is the NUMA memory policy that its process was started with, if known. PolicySource is the policy's source. NoPolicy
@@ -165,6 +168,9 @@ type ContainerView struct {
 
 // AllocatedOn returns the NUMA nodes of its blocks.
 func (c *ContainerView) AllocatedOn() nodeset.Set { return nodesOf(c.Blocks) }
+
+// Mems returns the nodes of its cpuset.mems: its own, or those to which it is confined.
+func (c *ContainerView) Mems() nodeset.Set { return cmp.Or(c.Nodes, c.Confined) }
 
 // AboveClaim says by how much the container's memory limit is above what its own claims allocate. It is "" if the limit is not above, or if
 // the container has no claims or shares one. A limit that includes mapped claims (more is requested than they have) is not above.

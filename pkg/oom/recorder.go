@@ -474,7 +474,7 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 			continue
 		}
 		c.max, c.high = events.Max, events.High
-		s, err := readSample(r.options.Tree, dir, events, c.view.Nodes, now)
+		s, err := readSample(r.options.Tree, dir, events, c.view.Mems(), now)
 		if err != nil {
 			continue
 		}
@@ -532,7 +532,7 @@ func (r *Recorder) round(now time.Time, all bool) {
 			if err != nil {
 				continue
 			}
-			s, err := readSample(r.options.Tree, dir, events, c.view.Nodes, now)
+			s, err := readSample(r.options.Tree, dir, events, c.view.Mems(), now)
 			if err != nil {
 				continue
 			}

@@ -58,7 +58,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		}}
 		if v.container != nil {
 			k.Victim.Container, k.Victim.Share = v.view.Name, v.view.Request
-			k.ID, k.Nodes = v.view.ID, v.view.Nodes
+			k.ID, k.Nodes = v.view.ID, v.view.Mems()
 			if kept := v.samples.since(now); len(kept) > 0 {
 				k.Before = &kept[len(kept)-1]
 			}

@@ -126,7 +126,7 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		note.Reason = textOf(err)
 		return false, nil
 	}
-	note.Admitted, note.id, note.OCI = true, asked.Id, resources
+	note.Admitted, note.id, note.OCI, note.confined = true, asked.Id, resources, decided.Confined
 	if decided.OOMScore != nil {
 		note.OOMScoreAdj = decided.OOMScore.Value
 	}

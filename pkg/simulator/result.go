@@ -57,6 +57,7 @@ type Container struct {
 
 	id, uid, kind string
 	podMax        uint64            // memory.max of the pod's cgroup; 0 is none
+	confined      bool              // its cpuset.mems is no NUMA nodes of its own
 	unplaced      *ledger.Rejection // why the plugin has rejected it or gave it no NUMA nodes
 	requestError  uint64
 	hugepages     map[string]uint64
@@ -161,7 +162,9 @@ func (c *Container) read(spec *rspec.LinuxResources) (err error) {
 		if err != nil {
 			return fmt.Errorf("cpuset.mems: %w", err)
 		}
-		c.NUMANodes = nodes.IDs()
+		if !c.confined {
+			c.NUMANodes = nodes.IDs()
+		}
 	}
 	if spec.Memory != nil && spec.Memory.Limit != nil && *spec.Memory.Limit > 0 {
 		limit := uint64(*spec.Memory.Limit)

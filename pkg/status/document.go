@@ -329,7 +329,7 @@ func (s Sources) known(view *ledger.View) known {
 }
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
-	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
+	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Mems().String(), Stopped: k.guarded[view.ID].Stopped,
 		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup]}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text

@@ -88,8 +88,8 @@ func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	var cgroups []string
 	var nodes []nodeset.Set
 	for _, c := range view.Containers() {
-		if c.State == ledger.Running && c.Cgroup != "" && !c.Nodes.Empty() {
-			cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Nodes)
+		if c.State == ledger.Running && c.Cgroup != "" && !c.Mems().Empty() {
+			cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Mems())
 		}
 	}
 	all := map[string]cgroup.Migration{}

@@ -39,6 +39,9 @@ func files(n Node, c place, r *Report) {
 	}
 	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back within seconds; if this stays, find who writes it (another NRI plugin, another agent on the node, or systemd at a daemon-reload: moby#51446, systemd#40438) and turn it off"
 	real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
+	if !c.Confined.Empty() {
+		why = "the container is confined to " + c.Confined.Named()
+	}
 	switch {
 	case c.CpusetMems == "", c.Migration.Pending(): // see migrations
 	case real.Mems == "":
@@ -94,7 +97,10 @@ func placement(n Node, c place, r *Report) {
 	if err != nil || nodes.Empty() || c.Migration.Pending() {
 		return
 	}
-	pages := n.Cgroups[c.Cgroup].Pages
+	pages, held := n.Cgroups[c.Cgroup].Pages, "allocated on"
+	if !c.Confined.Empty() {
+		held = "confined to"
+	}
 	private, privateAt := elsewhere(pages["anon"], nodes)
 	// The kernel counts shared memory among the files.
 	shared, sharedAt := elsewhere(pages["shmem"], nodes)
@@ -103,17 +109,17 @@ func placement(n Node, c place, r *Report) {
 	all := total(pages["anon"]) + total(pages["file"])
 	if notable(private, all) {
 		r.find(Warning, "pages-elsewhere", c.object(),
-			fmt.Sprintf("%s of private memory is on %s, the container is allocated on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
+			fmt.Sprintf("%s of private memory is on %s, the container is %s %s", quantity.Short(private), privateAt.Named(), held, nodes.Named()),
 			"it was allocated before the container was pinned, or its node was full: a restart of the pod moves it back; migratepages PID "+privateAt.String()+" "+nodes.String()+" moves it while it runs")
 	}
 	if notable(shared, all) {
 		r.find(Note, "shared-elsewhere", c.object(),
-			fmt.Sprintf("%s of shared memory is on %s, the container is allocated on %s", quantity.Short(shared), sharedAt.Named(), nodes.Named()),
+			fmt.Sprintf("%s of shared memory is on %s, the container is %s %s", quantity.Short(shared), sharedAt.Named(), held, nodes.Named()),
 			"shared memory lies where it was first touched, which may have been another process: let this container touch it first")
 	}
 	if notable(file, all) {
 		r.find(Note, "files-elsewhere", c.object(),
-			fmt.Sprintf("%s of file cache is on %s, the container is allocated on %s", quantity.Short(file), fileAt.Named(), nodes.Named()),
+			fmt.Sprintf("%s of file cache is on %s, the container is %s %s", quantity.Short(file), fileAt.Named(), held, nodes.Named()),
 			"the files were read before the container was pinned; the cache moves as it is read again")
 	}
 }

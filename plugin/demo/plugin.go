@@ -105,7 +105,7 @@ func (p *plugin) Outcome(ctx context.Context, podUID, container string) (decided
 		}
 		for _, c := range pod.Containers {
 			if c.Name == container {
-				decided.Request, decided.Pinning = c.Estimate, c.Pinning
+				decided.Request, decided.Pinning, decided.Confined = c.Estimate, c.Pinning, !c.Confined.Empty()
 			}
 		}
 		for _, r := range document.Rejections {

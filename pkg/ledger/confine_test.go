@@ -1,0 +1,226 @@
+package ledger
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// thirdWithoutCPUs is threeNodes with a node 2 that has no CPUs.
+var thirdWithoutCPUs = strings.Replace(threeNodes, "cpus: 16-23, ", "", 1)
+
+const confine = "nodesWithoutCPUs: Confine"
+
+// TestContainersWithoutAllocationAreConfined creates a container on a machine whose node 2 has no CPUs. It is Burstable unless a row says
+// otherwise.
+func TestContainersWithoutAllocationAreConfined(t *testing.T) {
+	const gi, rest = claimGi, ", confined to nodes 0-1"
+	const burstable = ": not pinned: only Guaranteed pods are"
+	onNode := func(nodes ...int) []topologymanager.Device {
+		return []topologymanager.Device{topologymanager.NewDevice("vendor.com/gpu", "gpu-1", "kubelet", nodeset.Of(nodes...))}
+	}
+	for name, test := range map[string]struct {
+		machine, yaml, class, numa, kubelet string
+		limit                               uint64
+		devices                             []topologymanager.Device
+		claim                               bool // on node 1
+		mems                                string
+		want                                string // its nodes, and why
+	}{
+		"Burstable":                         {yaml: confine, mems: "0-1", want: burstable + rest},
+		"BestEffort":                        {yaml: confine, class: "besteffort/", mems: "0-1", want: burstable + rest},
+		"Guaranteed":                        {yaml: confine, class: "guaranteed", mems: "0", want: "0: pinned under best-effort"},
+		"numa none":                         {yaml: confine, class: "guaranteed", numa: "none", mems: "0-1", want: ": not pinned: the pod's annotation numa is none" + rest},
+		"Guaranteed without room":           {yaml: confine + "\nonUnsatisfiable: Unpinned", class: "guaranteed", limit: 60 * gi, mems: "0-1", want: ": not pinned: UnexpectedAdmissionError" + rest},
+		"the kubelet's nodes":               {yaml: confine, kubelet: "2", want: "2" + burstable},
+		"a claim":                           {yaml: confine + "\ndra: {enabled: true}", claim: true, mems: "1", want: "1: pinned by resource claim default/a"},
+		"a device on the node":              {yaml: confine, devices: onNode(2), mems: "0-2", want: burstable + ", confined to nodes 0-2"},
+		"a device elsewhere":                {yaml: confine, devices: onNode(0), mems: "0-1", want: burstable + rest},
+		"a device on a node that is absent": {yaml: confine, devices: onNode(7), mems: "0-1", want: burstable + rest},
+		"Exclude":                           {want: burstable},
+		"Include":                           {yaml: "nodesWithoutCPUs: Include", want: burstable},
+		"every node has CPUs":               {machine: threeNodes, yaml: confine, want: burstable},
+		"no node has":                       {machine: strings.ReplaceAll(strings.ReplaceAll(thirdWithoutCPUs, "cpus: 0-7, ", ""), "cpus: 8-15, ", ""), yaml: confine, want: burstable},
+		"without placement":                 {yaml: confine + "\nmemoryManagerPolicy: None", want: ": not pinned: memoryManagerPolicy is None"},
+		"Observe":                           {yaml: confine + "\nprofile: Observe", want: burstable + rest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.machine == "" {
+				test.machine = thirdWithoutCPUs
+			}
+			l := newLedgerOn(t, test.machine, test.yaml)
+			class := map[string]string{"": "burstable/", "guaranteed": "", "besteffort/": "besteffort/"}[test.class]
+			create := claimed(annotated(claimPod("web", class), "numa", test.numa), "main", max(test.limit, gi))
+			create.Container.Devices, create.Container.Resources.Mems = test.devices, test.kubelet
+			if test.claim {
+				l.after(PrepareClaim{claimOf("a", []string{"web"}, on(1, gi))})
+				create.Container.Claims = []claims.Ref{{UID: "uid-a"}}
+			}
+			effects := l.after(create)
+			if got := effects.Answer.CpusetMems; got != test.mems {
+				t.Errorf("cpuset.mems %q, want %q", got, test.mems)
+			}
+			if got := placed(l, effects, "web", "main"); got != test.want {
+				t.Errorf("it says %q, want %q", got, test.want)
+			}
+			journaled := ""
+			for _, j := range effects.Journal {
+				journaled += j.Adjustment.CpusetMems
+			}
+			if journaled != test.mems {
+				t.Errorf("the journal has cpuset.mems %q, want %q", journaled, test.mems)
+			}
+			view := l.View().Pods[0].Containers[0]
+			if shown := view.Mems().String(); test.kubelet == "" && !strings.Contains(test.yaml, "Observe") && shown != test.mems {
+				t.Errorf("shown is %q, want %q", shown, test.mems)
+			}
+			if effects := l.after(StartContainer{Pod: create.Pod, Container: create.Container}); test.mems == "" && (len(effects.Sync) > 0 || written(effects) != "") {
+				t.Errorf("at its start %v is updated and %q written", effects.Sync, written(effects))
+			}
+		})
+	}
+}
+
+// written are the cpuset.mems of the containers in the effects' targets.
+func written(effects Effects) (mems string) {
+	for _, target := range effects.Files {
+		mems += target.Mems
+	}
+	return mems
+}
+
+// TestReloadConfinesRunningContainers sets the key while a container runs that may use all nodes, and removes it again.
+func TestReloadConfinesRunningContainers(t *testing.T) {
+	const gi = claimGi
+	for name, test := range map[string]struct {
+		class, yaml string
+		limit       uint64
+		usage       Usage
+		mems        string // in the update; "" for none
+	}{
+		"nothing there":           {class: "burstable/", limit: gi, mems: "0-1"},
+		"a little there":          {class: "burstable/", limit: gi, usage: usage(256 << 20), mems: "0-1"},
+		"more than may move":      {class: "burstable/", limit: gi, usage: usage(257 << 20)},
+		"nobody knows how much":   {class: "burstable/", limit: gi, usage: Usage{Unread: "EIO"}},
+		"a Guaranteed one":        {class: "", yaml: "onUnsatisfiable: Unpinned\n", limit: 60 * gi, mems: "0-1"},
+		"a Guaranteed one's more": {class: "", yaml: "onUnsatisfiable: Unpinned\n", limit: 60 * gi, usage: usage(257 << 20)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedgerOn(t, thirdWithoutCPUs, test.yaml)
+			create := claimed(claimPod("web", test.class), "main", test.limit)
+			if mems := l.after(create, StartContainer{Pod: create.Pod, Container: create.Container}).Answer.CpusetMems; mems != "" {
+				t.Fatalf("without the key: %q", mems)
+			}
+			if sync := l.after(Reconfigure{Config: resolve(t, l, test.yaml+confine)}).Sync; len(sync) != 1 {
+				t.Fatalf("updates of %v, want of the container", sync)
+			}
+			sync := SyncContainers{IDs: []string{"web-main"}, Usage: map[string]Usage{l.containers["web-main"].Cgroup: test.usage}}
+			if needs := l.Needs(sync, &Gathered{}); len(needs.Usage) != 1 {
+				t.Errorf("what would move is not asked for: %v", needs.Usage)
+			}
+			updates := func() (mems string) {
+				for _, u := range l.after(sync).Updates {
+					mems += u.CpusetMems
+				}
+				return mems
+			}
+			if got := updates(); got != test.mems {
+				t.Errorf("cpuset.mems %q, want %q", got, test.mems)
+			}
+			if test.mems == "" {
+				return
+			}
+			update := UpdateContainer{Pod: create.Pod, Container: create.Container}
+			if needs := l.Needs(update, &Gathered{}); len(needs.Usage) != 1 {
+				t.Errorf("what a resize would move is not asked for: %v", needs.Usage)
+			}
+			for _, key := range []string{"nodesWithoutCPUs: Exclude", "nodesWithoutCPUs: Include"} {
+				l.after(Reconfigure{Config: resolve(t, l, test.yaml+confine)})
+				updates()
+				l.after(Reconfigure{Config: resolve(t, l, test.yaml+key)})
+				if got := updates(); got != "0-2" {
+					t.Errorf("%s: cpuset.mems %q, want 0-2", key, got)
+				}
+				if blocks := l.manager.Blocks("web", "main"); blocks != nil {
+					t.Errorf("%s: it was allocated %+v", key, blocks)
+				}
+			}
+		})
+	}
+}
+
+// usage is memory on node 2, of a container that may use all nodes.
+func usage(bytes uint64) Usage {
+	return Usage{Mapped: cgroup.Mapped{Nodes: nodeset.Of(0, 1, 2), Bytes: map[int]uint64{2: bytes}}}
+}
+
+// The nodes that the kubelet sets for a container that is confined win.
+func TestKubeletMovesAConfinedContainer(t *testing.T) {
+	l := newLedgerOn(t, thirdWithoutCPUs, confine)
+	create := claimed(claimPod("web", "burstable/"), "main", claimGi)
+	effects := l.after(create, StartContainer{Pod: create.Pod, Container: create.Container},
+		UpdateContainer{Pod: create.Pod, Container: create.Container, To: Resources{Mems: "2"}})
+	if got, want := placed(l, effects, "web", "main"), "2: pinned by the kubelet"; got != want || effects.Answer.CpusetMems != "" {
+		t.Errorf("%q and cpuset.mems %q, want %q and none", got, effects.Answer.CpusetMems, want)
+	}
+}
+
+// TestConfinedContainersAreFoundAgain starts the plugin beside a container that an earlier one had confined.
+func TestConfinedContainersAreFoundAgain(t *testing.T) {
+	const gi = claimGi
+	const unpinned, large = "onUnsatisfiable: Unpinned\n", 60 * gi
+	const burstable, without = ": not pinned: only Guaranteed pods are", ": not pinned: UnexpectedAdmissionError"
+	for name, test := range map[string]struct {
+		yaml, class string
+		limit       uint64
+		mems        string
+		lost        bool // the state file
+		foreign     bool // the journal has nothing of the container
+		want        string
+		update      string // of cpuset.mems
+	}{
+		"still confined":                      {yaml: confine, class: "burstable/", mems: "0-1", want: burstable + ", confined to nodes 0-1"},
+		"and with a device's node":            {yaml: confine, class: "burstable/", mems: "0-2", want: burstable + ", confined to nodes 0-2"},
+		"not confined before":                 {yaml: confine, class: "burstable/", foreign: true, want: burstable + ", confined to nodes 0-1", update: "0-1"},
+		"Guaranteed, still confined":          {yaml: unpinned + confine, limit: large, mems: "0-1", want: without + ", confined to nodes 0-1"},
+		"Guaranteed, with a device's node":    {yaml: unpinned + confine, limit: large, mems: "0-2", want: without + ", confined to nodes 0-2"},
+		"the key was removed":                 {class: "burstable/", mems: "0-1", want: burstable, update: "0-2"},
+		"Guaranteed, the key was removed":     {yaml: unpinned, limit: large, mems: "0-1", want: without, update: "0-2"},
+		"Guaranteed, it is Include":           {yaml: unpinned + "nodesWithoutCPUs: Include", limit: large, mems: "0-1", want: without, update: "0-2"},
+		"Guaranteed, and there is room now":   {yaml: "nodesWithoutCPUs: Include", limit: gi, mems: "0-1", want: "0: pinned under best-effort", update: "0"},
+		"Guaranteed, the state file was lost": {yaml: confine, limit: 20 * gi, lost: true, mems: "0-1", want: "0-1: found pinned"},
+		"Guaranteed, somebody else's nodes":   {yaml: confine, limit: 20 * gi, foreign: true, mems: "0-1", want: "0-1: found pinned"},
+		"Guaranteed, on one node":             {yaml: confine, limit: gi, mems: "1", want: "1: found pinned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedgerOn(t, thirdWithoutCPUs, test.yaml)
+			if !test.lost {
+				if _, err := l.Restore(memorymanager.State{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := claimed(claimPod("web", test.class), "main", max(test.limit, gi)).Container
+			c.State = Running
+			event := Synchronize{Pods: []Pod{claimPod("web", test.class)}, Containers: []Container{c}}
+			event.Found.Files = map[string]Files{c.ID: {Mems: &test.mems, Journaled: map[cgroup.Knob]bool{cgroup.CpusetMems: !test.foreign}}}
+			got := placed(l, l.Step(time.Unix(1, 0), event), "web", "main")
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			usage := map[string]Usage{l.containers[c.ID].Cgroup: {Mapped: cgroup.Mapped{Nodes: nodeset.Of(0, 1), Bytes: map[int]uint64{0: gi / 8}}}}
+			update := ""
+			for _, u := range l.after(SyncContainers{IDs: []string{c.ID}, Usage: usage}).Updates {
+				update = u.CpusetMems
+			}
+			if want := test.update; update != want && (want != "" || update != test.mems) {
+				t.Errorf("the update has cpuset.mems %q, want %q", update, want)
+			}
+		})
+	}
+}
