@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
@@ -149,15 +150,7 @@ func TestHugepagesComeFromTheRightNode(t *testing.T) {
 
 func TestNodeWithoutCPUsIsUsedOnlyWhenAllowed(t *testing.T) {
 	k := criOf(t)
-	bare := -1
-	for _, n := range k.Plan.Nodes {
-		if n.CPUs == 0 {
-			bare = n.ID
-		}
-	}
-	if bare < 0 {
-		t.Skip("every node of this variant has CPUs")
-	}
+	bare := withoutCPUs(t, k)
 	p := startPlugin(t, "onUnsatisfiable: Reject", "nodesWithoutCPUs: Exclude")
 	var room uint64
 	nodes := p.allocatable()
@@ -183,6 +176,69 @@ func TestNodeWithoutCPUsIsUsedOnlyWhenAllowed(t *testing.T) {
 	again := guaranteed("again", (room/MiB+16)*MiB, touched)
 	run(t, k, again)
 	placed(t, k, p, again, "0-3", touched)
+}
+
+// withoutCPUs is the NUMA node that has no CPUs.
+func withoutCPUs(t *testing.T, k *cri.Kubelet) int {
+	t.Helper()
+	for _, n := range k.Plan.Nodes {
+		if n.CPUs == 0 {
+			return n.ID
+		}
+	}
+	t.Skip("every node of this variant has CPUs")
+	return -1
+}
+
+// TestOrdinaryPodsKeepOffNodeWithoutCPUs has a Burstable pod take more than is free on node 2, whose nearest node has no CPUs: under Exclude
+// the kernel goes on there, under Confine no page of it is there, and a container for which the kubelet asks for that node uses it.
+func TestOrdinaryPodsKeepOffNodeWithoutCPUs(t *testing.T) {
+	k := criOf(t)
+	bare := withoutCPUs(t, k)
+	const runsOn, beyond, asked = 2, 64 * MiB, 16 * MiB
+	p := startPlugin(t, "nodesWithoutCPUs: Exclude")
+	leaveNoPod(t, k)
+	drift := func(name, mems string) uint64 {
+		bytes := freeOn(t, runsOn) + beyond
+		pod := &kubelet.Pod{Name: name, Containers: []kubelet.Container{{
+			Name: "app", Request: bytes, Limit: bytes + 64*MiB, Args: []string{"wait=/ctl/go", fmt.Sprint("touch=", bytes)},
+		}}}
+		run(t, k, pod)
+		write(t, fmt.Sprint(runsOn), k.Dir(pod), "cpuset.cpus")
+		touchFile(t, k.Control(pod), "go")
+		said(t, k, pod, "app", fmt.Sprint("done touch=", bytes))
+		dir := dirOf(t, k, pod, "app")
+		if got := file(dir, "cpuset.mems"); got != mems {
+			t.Errorf("%s: cpuset.mems is %q, want %q", name, got, mems)
+		}
+		if want := p.simulate(pod).container(t, name, "app").CpusetMems; want != mems {
+			t.Errorf("%s: the simulator gives cpuset.mems %q, want %q", name, want, mems)
+		}
+		anon := anonOf(t, dir)
+		t.Logf("%s: %d MiB touched on node %d, anonymous memory by node: %v", name, bytes/MiB, runsOn, anon)
+		if mems != "" {
+			p.clean(t)
+		}
+		if err := k.Remove(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		return anon[bare]
+	}
+	if there := drift("drifts", ""); there < beyond/4 {
+		t.Errorf("without the key %d bytes are on node %d: the pod does not show what the key does", there, bare)
+	}
+	p.stop()
+	p.configure("nodesWithoutCPUs: Confine")
+	p.restart()
+	if there := drift("confined", "0-2"); there != 0 {
+		t.Errorf("a confined container has %d bytes on node %d", there, bare)
+	}
+	asks := &kubelet.Pod{Name: "asks", Containers: []kubelet.Container{{
+		Name: "app", Request: asked, Limit: 4 * asked, Mems: fmt.Sprint(bare), Args: touching(asked),
+	}}}
+	run(t, k, asks)
+	said(t, k, asks, "app", fmt.Sprint("done touch=", asked))
+	onNodes(t, asks.Name, anonPages(t, k, asks, "app"), []int{bare}, asked)
 }
 
 // allocatable is what each NUMA node has for pods, in bytes.

@@ -84,7 +84,7 @@ func securityContext(c kubelet.Container) *cri.LinuxContainerSecurityContext {
 func (k *Kubelet) resources(p *kubelet.Pod, c kubelet.Container) *cri.LinuxContainerResources {
 	r := &cri.LinuxContainerResources{
 		CpuPeriod: 100000, CpuShares: 2, MemoryLimitInBytes: int64(c.Limit),
-		OomScoreAdj: oomScoreAdj(p, c, k.memTotal), CpusetCpus: c.CPUs,
+		OomScoreAdj: oomScoreAdj(p, c, k.memTotal), CpusetCpus: c.CPUs, CpusetMems: c.Mems,
 		Unified: map[string]string{"memory.oom.group": "1"},
 	}
 	if p.Class() == corev1.PodQOSGuaranteed {

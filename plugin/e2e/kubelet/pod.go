@@ -48,6 +48,7 @@ type Container struct {
 	Resources *corev1.ResourceRequirements
 	Hugepages uint64 // of 2 MiB, request and limit
 	CPUs      string // exclusive CPUs, comma-separated: so many are asked for, package cri gives just these
+	Mems      string // cpuset.mems, which package cri asks for as the kubelet's Memory Manager does
 	Init      bool
 	Sidecar   bool              // an init container that runs beside the others (restartPolicy Always)
 	Args      []string          // steps of the workload; none: sleep

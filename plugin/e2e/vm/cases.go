@@ -63,6 +63,7 @@ var choices = map[string]choice{
 	"TestMigration":                            {on(systemd24), on(kernel61)},                                          // the kernel's migration of pages; which runtime wrote the cgroup is no matter; needs room on a second node
 	"TestHugepagesComeFromTheRightNode":        {on(systemd24), nil},                                                   // needs nodes with huge pages
 	"TestNodeWithoutCPUsIsUsedOnlyWhenAllowed": {on(systemd24), nil},                                                   // needs a node without CPUs
+	"TestOrdinaryPodsKeepOffNodeWithoutCPUs":   {on(systemd24), nil},                                                   // needs a node without CPUs
 	"TestGuaranteedContainersLandOnTheirNodes": {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)}, // each driver and each runtime sets cpuset.mems its own way
 
 	// The runtime and its NRI.
