@@ -28,6 +28,11 @@ func Draw(seed uint64, size Size) Scenario {
 		s.Machine.Nodes = append(s.Machine.Nodes, NUMANode{CPUs: 8, Near: &near})
 		s.Machine.Nodes[near].CPUs = 2 // so that those of the other are taken, too
 	}
+	if other := draws(seed, "memory without CPUs"); other.IntN(8) == 0 {
+		near := other.IntN(len(s.Machine.Nodes))
+		s.Machine.Nodes = append(s.Machine.Nodes, NUMANode{Memory: 4 * gi, Outside: 100 * mi, Near: &near})
+		s.Config += "nodesWithoutCPUs: Confine\n"
+	}
 	if s.Runtime.Name == "cri-o" {
 		s.Machine.Systemd = d.oneIn(2)
 	}

@@ -16,6 +16,7 @@ const (
 	promisedOnce Promise = "no byte of a NUMA node is promised twice"
 	pinned       Promise = "a Guaranteed container that must be placed is pinned"
 	allocated    Promise = "a container may use the NUMA nodes of its allocation alone"
+	confined     Promise = "a container without an allocation keeps off NUMA nodes without CPUs where it must"
 	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
 )
 
@@ -44,7 +45,7 @@ func (n *simulation) promisedOnce() {
 			if !p.PodLevel() && c.Spec.Kind != memoryqos.Init { // one whose resize is pending is to be let to all NUMA nodes, in time
 				bytes = min(bytes, cmp.Or(file.memory(p.UID, c.Spec.Name), bytes))
 			}
-			if bits != 0 {
+			if bits != 0 && !(bits == n.confinedTo() && file.nodes(p.UID, c.Spec.Name) == 0) {
 				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, bytes})
 			}
 		}
@@ -133,7 +134,7 @@ func (n *simulation) whereAllocated(see seer) {
 	if !n.settings().places() {
 		return
 	}
-	file := n.stateFile()
+	file, confinedTo := n.stateFile(), n.confinedTo()
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
 			want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
@@ -143,18 +144,30 @@ func (n *simulation) whereAllocated(see seer) {
 			if n.runs(c) && !c.Since.Before(n.placed) && want != 0 && bits(mems) != want {
 				see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
 			}
+			if n.runs(c) && !c.Since.Before(n.placed) && want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo {
+				see(confined, p.Name+"/"+c.ID, "has cpuset.mems %q, want the NUMA nodes %b", mems, confinedTo)
+			}
 		}
 	}
 }
 
-// withMemory are the NUMA nodes that have memory.
+// withMemory are the NUMA nodes that have memory and CPUs: the others are left out.
 func (n *simulation) withMemory() (bits int) {
 	for i, node := range n.scenario.Machine.Nodes {
-		if node.Memory > 0 {
+		if node.Memory > 0 && node.CPUs > 0 {
 			bits |= 1 << i
 		}
 	}
 	return bits
+}
+
+// confinedTo are the NUMA nodes that a container without an allocation may use; none where that is all.
+func (n *simulation) confinedTo() int {
+	bare := slices.ContainsFunc(n.scenario.Machine.Nodes, func(node NUMANode) bool { return node.Memory > 0 && node.CPUs == 0 })
+	if s := n.settings(); !bare || !s.places() || s.WithoutCPUs != "Confine" {
+		return 0
+	}
+	return n.withMemory()
 }
 
 // bits are the NUMA nodes of a cpuset.mems.

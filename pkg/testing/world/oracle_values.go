@@ -31,6 +31,7 @@ type settings struct {
 	StallGuard  bool     `json:"stallGuard"`
 	Manager     string   `json:"memoryManagerPolicy"`
 	OnFull      string   `json:"onUnsatisfiable"`
+	WithoutCPUs string   `json:"nodesWithoutCPUs"`
 }
 
 func (n *simulation) settings() settings {

@@ -36,6 +36,7 @@ var promises = map[Promise]bound{
 	untouched: {time.Second, together(away, kernelSlow, unconfirmed, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	givenBack: {2 * time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	allocated: {time.Second, together(away, kernelSlow, disk)},
+	confined:  {time.Second, together(away, kernelSlow, disk)},
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
 	freed:     {5 * time.Second, together(away, kernelSlow, disk, silence)},
 
