@@ -63,6 +63,7 @@ On this page a node is a NUMA node.
   tries again until there is room, or until [` + "`evictRejectedAfter`" + `](troubleshooting.md#a-pod-is-rejected).
 - **Memory follows exclusive CPUs** and goes past groups by default (` + "[`onConflict: CPUs`](configuration.md#keys)" + `).
 - **The order of OOM kills** can be [configured](oom.md#who-is-killed-first).
+- **Containers without an allocation** can be [kept off nodes without CPUs](configuration.md#keys) (` + "`cases.TestOrdinaryPodsKeepOffNodeWithoutCPUs`" + `).
 - **[Nodes without memory](devices.md#nodes-without-memory)** are not in the node map.
 - **[Memory QoS](kubernetes-versions.md#where-our-memory-qos-values-differ)** has other defaults.
 
