@@ -129,6 +129,18 @@ func TestSimulateARejection(t *testing.T) {
 	}
 }
 
+// A container that is confined may use NUMA nodes of which it has none of its own.
+func TestSimulateConfinesContainersWithoutAllocation(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{"Exclude": "", "Confine": "0-1"} {
+		result := simulateJSON(t, pod("{requests: {memory: 512Mi}, limits: {memory: 1Gi}}"), exitOK,
+			"--machine", "../testdata/machines/four-unequal.yaml", "--config", file(t, "config.yaml", "nodesWithoutCPUs: "+key))
+		if c := result.Containers[0]; !c.Admitted || len(c.NUMANodes) > 0 || c.CpusetMems != want {
+			t.Errorf("%s: the container is %+v, want cpuset.mems %q", key, c, want)
+		}
+	}
+}
+
 // The keys and types of the JSON are a contract.
 func TestTheKeysOfSimulatesJSON(t *testing.T) {
 	t.Parallel()

@@ -418,8 +418,16 @@ func TestOneFarFromItsLimitIsLookedAtSeldom(t *testing.T) {
 
 // What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
+	for name, pin := range map[string]func(*ledger.ContainerView){
+		"pinned": func(c *ledger.ContainerView) { c.Nodes = nodeset.Of(1) }, "confined": func(c *ledger.ContainerView) { c.Confined = nodeset.Of(1) },
+	} {
+		t.Run(name, func(t *testing.T) { looksNearItsLimit(t, pin) })
+	}
+}
+
+func looksNearItsLimit(t *testing.T, pin func(*ledger.ContainerView)) {
 	h := newHost(t)
-	h.view.Pods[0].Containers[0].Nodes = nodeset.Of(1)
+	pin(&h.view.Pods[0].Containers[0])
 	r := h.recorder()
 	h.sync(r, noon)
 	for i := range 100 { // ten times a second

@@ -61,6 +61,7 @@ func TestMigrationsOfADryRun(t *testing.T) {
 	for i := range 4 {
 		view.Pods[0].Containers[i].Nodes = nodeset.Of(0)
 	}
+	view.Pods[0].Containers[1].Nodes, view.Pods[0].Containers[1].Confined = 0, nodeset.Of(0)
 	view.Config.Config = config.Default()
 	view.Config.Config.Profile, view.Config.Machine.MemTotal = config.ProfileObserve, 64<<30
 	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters))}

@@ -122,6 +122,13 @@ func TestFindings(t *testing.T) {
 		"private-pages-elsewhere": func(n *Node) {
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Pages = pages(map[int]uint64{0: 100 * mi, 1: 50 * mi}, nil, nil) })
 		},
+		"confined": func(n *Node) {
+			web(n).Confined, web(n).CpusetMems = nodeset.Of(0), "0"
+			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) {
+				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 30 * mi, 1: 50 * mi}, nil, nil)
+			})
+		},
+		"confined-and-not-written": func(n *Node) { web(n).Confined, web(n).CpusetMems = nodeset.Of(0), "0" },
 		"shared-and-files-elsewhere": func(n *Node) {
 			n.set("kubepods/pod1/a", func(c *Cgroup) {
 				c.Pages = pages(map[int]uint64{0: 100 * mi}, map[int]uint64{1: 50 * mi}, map[int]uint64{1: 30 * mi})
