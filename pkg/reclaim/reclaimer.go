@@ -224,7 +224,7 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass, evic
 		if pods[pod] == nil {
 			pods[pod] = r.podSpare(pod)
 		}
-		if !r.busy(w) && w.brake.allows(usage.Refaulted, now, evicts) {
+		if w.late == nil && !r.busy(w) && w.brake.allows(usage.Refaulted, now, evicts) {
 			all = append(all, &candidate{w, usage, spare, pods[pod]})
 		}
 	}
@@ -356,10 +356,11 @@ func (r *Reclaimer) follow(view *ledger.View, signal Signal, now time.Time) {
 		alive[c.ID] = true
 	}
 	for id, w := range r.containers {
+		returned := w.late != nil && !r.busy(w) // before its files are read, which it changes
 		usage, err := r.usage(w.Cgroup)
 		if err == nil {
 			r.refaulted(w, usage.Refaulted)
-			if w.late != nil && !r.busy(w) {
+			if returned {
 				r.returned(w, *w.late, usage, signal)
 				w.late = nil
 			}
