@@ -271,7 +271,7 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 			"--kubelet-config", h.path("kubelet.yaml")}, args...)...)
 	}
 	before := h.written()
-	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 2 notes", "[estimate]",
+	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 3 notes", "[estimate]",
 		"NOTE     kubelet: ", "kubelet.sock: no such file or directory", "now from oomscore", "feature gate PodsAPI", "[request-source]")
 
 	wantAll(t, audit(0, "default/database"), "1 running container looked at: nothing is wrong, 1 note", "[request-source]")

@@ -26,7 +26,7 @@ func (m *Manager) barred(c Container) (text, helps string, holders []Holder) {
 		return fmt.Sprintf("%s together have room, but the policy admits one node", nodes.Named()), "a request that one NUMA node has free", nil
 	case m.rules.Insists && !h.minimal(nodes.Len()):
 		return fmt.Sprintf("%s together have room, but the policy admits no more nodes than an empty machine needs", nodes.Named()),
-			"the policy best-effort, or a request that fewer NUMA nodes have free", nil
+			"a request that fewer NUMA nodes have free", nil
 	case h.lawful(nodes):
 		return "", "", nil
 	}

@@ -214,7 +214,12 @@ func TestRejections(t *testing.T) {
 			reason: memorymanager.UnexpectedAdmissionError,
 			err: "policy restricted, scope container: nodes 0-1 together have room, but the policy admits no more nodes than an empty machine needs: " +
 				"node 0: 3Gi of 10Gi free, 5Gi needed; node 1: 3Gi of 10Gi free, 5Gi needed",
-			helps: "the policy best-effort, or a request that fewer NUMA nodes have free",
+			helps: "a request that fewer NUMA nodes have free",
+		},
+		"the policy wants as few nodes as an empty machine needs, and groups bar more": {
+			nodes: plain(3), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 14*gi), app("b", 7*gi)}, c: app("c", 8*gi),
+			reason: memorymanager.UnexpectedAdmissionError, err: "together have room, but the policy admits no more nodes than an empty machine needs",
+			helps: "a request that fewer NUMA nodes have free",
 		},
 		"the policy wants one node": {
 			nodes: plain(2), policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),

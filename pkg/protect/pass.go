@@ -328,13 +328,14 @@ func (c change) timeoutError() error {
 // write writes a file of protection. The result of a late write is recorded when it returns.
 func (p *Protector) write(c *change) {
 	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
+	at := *c // c is the caller's as soon as the write is late
 	go func() {
-		err := p.tree.Set(c.dir, c.knob(), c.value)
+		err := p.tree.Set(at.dir, at.knob(), at.value)
 		select {
 		case returned <- err:
 		case <-late:
-			_ = p.recordSlow(*c, c.value, err) // it is tried again
-			p.postponeIfDue(*c)
+			_ = p.recordSlow(at, at.value, err) // it is tried again
+			p.postponeIfDue(at)
 			p.slow.Delete(done)
 			close(done)
 		}
