@@ -19,7 +19,7 @@ import (
 // late write never overwrites a newer value.
 type ancestors struct {
 	desiring sync.Mutex    // held while the newest values become desired; its holder never waits
-	slot     chan struct{} // full while somebody writes
+	slot     chan struct{} // full during a write
 	hanging  atomic.Int32  // writes that did not return within applyLimit
 }
 

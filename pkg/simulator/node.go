@@ -150,11 +150,14 @@ const unpinned = "runs unpinned: "
 func textOf(err error) string { return status.Convert(err).Message() }
 
 func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
-	rules := n.rulesFor(pod)
-	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, rules)
+	var defaults string
+	if rules := n.rulesFor(pod); rules.Defaults != nil { // else the annotations need not be read for each container
+		wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, rules)
+		defaults = rules.Sets(wishes)
+	}
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
-		OOMScoreAdj: n.oomScoreAdj(pod, spec), Defaults: rules.Sets(wishes), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
+		OOMScoreAdj: n.oomScoreAdj(pod, spec), Defaults: defaults, uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
 	}
 	if bytes, limited := memoryLimit(pod); limited {
 		note.podMax = uint64(bytes)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -16,11 +17,13 @@ import (
 // rejected finds containers that are not created because they could not be placed.
 func rejected(n Node, r *Report) {
 	for pod, c := range n.Document.Containers() {
-		for _, why := range n.Document.Rejections {
-			if c.State == status.Rejected && n.audits(pod) && why.UID == pod.UID && why.Container == c.Name {
-				r.find(Note, "rejected", place{pod, c}.object(), "it is not created: "+memorymanager.InLine(why.Text), "explain names what is in the way, and what helps")
-				break
-			}
+		if c.State != status.Rejected || !n.audits(pod) {
+			continue
+		}
+		newest := slices.IndexFunc(n.Document.Rejections, func(why ledger.Rejection) bool { return why.UID == pod.UID && why.Container == c.Name })
+		if newest >= 0 {
+			r.find(Note, "rejected", place{pod, c}.object(), "it is not created: "+memorymanager.InLine(n.Document.Rejections[newest].Text),
+				"explain names what is in the way, and what helps")
 		}
 	}
 }
