@@ -344,6 +344,7 @@ func (k *Kernel) Tick(now time.Time) {
 		}
 		k.last = passed
 		k.kswapd(k.nodes)
+		k.save(k.measured()) // before anybody is woken, who would read what was a second ago
 		k.press(passed)
 		k.fire()
 	}
@@ -351,9 +352,7 @@ func (k *Kernel) Tick(now time.Time) {
 	k.tell()
 	ends := k.ends
 	k.ends = nil
-	files := k.measured()
 	k.mu.Unlock()
-	k.save(files)
 	for _, end := range ends {
 		end()
 	}

@@ -29,6 +29,7 @@ type Kill struct {
 	Users   []Use
 	Culprit Use
 	// Nodes are those that the allocation could use, Elsewhere the free bytes on the others: more than twice their reserve is a kill of NUMA nodes.
+	// What others have taken of these once the second has passed is not in it.
 	Nodes     nodeset.Set
 	Elsewhere uint64
 	// Whole is set for all of a cgroup (memory.oom.group), Processes is how many.
@@ -128,8 +129,9 @@ func (k *Kernel) record(victim *process, domain *group, nodes nodeset.Set) Kill 
 		var reserve uint64
 		for node := range k.nodes.Minus(nodes).All() {
 			minimum, _, _ := k.watermarks(node)
-			kill.Elsewhere, reserve = kill.Elsewhere+k.free(node), reserve+minimum
+			reserve += minimum
 		}
+		kill.Elsewhere = k.elsewhere(nodes)
 		if kill.Level = oom.Node; kill.Elsewhere > 2*reserve {
 			kill.Level = oom.NUMANode
 		}
@@ -189,12 +191,21 @@ func causeOf(h oom.Held) oom.Cause {
 func (k *Kernel) later(kills []Kill) {
 	for i := range kills {
 		kill := &kills[i]
+		kill.Elsewhere = min(kill.Elsewhere, k.elsewhere(kill.Nodes))
 		if kill.Later = kill.Cause; k.groups[kill.Hit] != nil && kill.Level != oom.Container {
 			left := held(k.groups[kill.Hit].all)
 			left.Processes += less(kill.Limit, left.Processes+left.PageCache+left.Tmpfs+left.Kernel)
 			kill.Later = causeOf(left)
 		}
 	}
+}
+
+// elsewhere is what is free on other NUMA nodes than these, in bytes.
+func (k *Kernel) elsewhere(nodes nodeset.Set) (free uint64) {
+	for node := range k.nodes.Minus(nodes).All() {
+		free += k.free(node)
+	}
+	return free
 }
 
 // users are who shared what ran out: the container alone, the containers of the pod or with memory on the NUMA nodes, or all pods.
