@@ -59,12 +59,12 @@ type daemonOptions struct {
 // surroundings are what a daemon reaches beside its state folder, its configuration file and sysfs.
 type surroundings struct {
 	tree      func() (*cgroupfs.Tree, error)
-	units     protect.Units                                      // nil where there is no systemd
-	proc      string                                             // where the kernel's files are
-	providers func() ([]podinfo.Provider, error)                 // sources of memory requests beside the runtime's events
-	dial      func(context.Context) (net.Conn, error)            // connects to the runtime; nil takes the socket
-	listen    func(path string) (net.Listener, error)            // makes a unix socket; nil serves none
-	prompts   func(ctx context.Context, path string) <-chan bool // says when the configuration file is to be read: see daemonOptions.prompts
+	units     protect.Units                           // nil where there is no systemd
+	proc      string                                  // where the kernel's files are
+	providers func() ([]podinfo.Provider, error)      // sources of memory requests beside the runtime's events
+	dial      func(context.Context) (net.Conn, error) // connects to the runtime; nil takes the socket
+	listen    func(path string) (net.Listener, error) // makes a unix socket; nil serves none
+	prompts   <-chan bool                             // says when the configuration file is to be read: see runOptions.prompts
 }
 
 // thisMachine is what run reaches.
@@ -72,7 +72,7 @@ func (o *daemonOptions) thisMachine() surroundings {
 	return surroundings{
 		tree: o.openTree, units: o.units(), proc: "/proc",
 		providers: func() ([]podinfo.Provider, error) { return o.podSources(o.config, o.kubeletPods, o.log) },
-		listen:    admin.ListenUnix, prompts: o.prompts,
+		listen:    admin.ListenUnix,
 	}
 }
 

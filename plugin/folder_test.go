@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -96,6 +97,7 @@ func TestNothingWritesTheFolderOfARunningDaemon(t *testing.T) {
 	must(t, os.Link(h.path("state/"+checkpoint.FileName), kept))
 
 	second := h.waits(first)
+	must(t, second.cmd.Process.Signal(syscall.SIGHUP)) // which ends a process that does not expect it
 	if code := second.stop(); code != exitOK {
 		t.Errorf("SIGTERM ended the one that waits with %d", code)
 	}

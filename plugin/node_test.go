@@ -141,7 +141,7 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 				providers: func() ([]podinfo.Provider, error) { return at.Providers, nil },
 				dial:      at.Dial,
 				listen:    at.Listen,
-				prompts:   func(context.Context, string) <-chan bool { return at.Reread },
+				prompts:   at.Reread,
 			},
 		})
 		if err != nil {

@@ -23,16 +23,15 @@ const settle = 100 * time.Millisecond
 // that it takes over may have changed). One that is not valid leaves the old one in force.
 func (d *daemon) watchConfig(ctx context.Context) error {
 	path := d.options.configPath
-	prompts := d.options.outside.prompts(ctx, path)
-	if d.waited { // it was read before the wait for the state folder, which may be long ago
+	if d.waited { // a file that it takes over was read before the wait for the state folder, which may be long ago
 		d.reload(ctx, path)
 	}
-	last, _ := os.ReadFile(path)
+	var last []byte
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case always := <-prompts:
+		case always := <-d.options.outside.prompts:
 			if text, err := os.ReadFile(path); always || err != nil || !bytes.Equal(text, last) {
 				last = text
 				d.reload(ctx, path)
@@ -41,8 +40,9 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	}
 }
 
-// prompts says when a configuration file is to be read, until ctx ends: true on SIGHUP, false when it may have changed.
-func (o *daemonOptions) prompts(ctx context.Context, path string) <-chan bool {
+// prompts says when a configuration file is to be read, until ctx ends: true on SIGHUP, false when it may have changed. It is called before the
+// file is first read: a SIGHUP would end the process, and a change would not be seen.
+func (o *runOptions) prompts(ctx context.Context, path string) <-chan bool {
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
 
@@ -63,7 +63,6 @@ func (o *daemonOptions) prompts(ctx context.Context, path string) <-chan bool {
 	}
 	prompts := make(chan bool)
 	go func() {
-		defer signal.Stop(hangUp)
 		var settled <-chan time.Time
 		for {
 			always := false

@@ -85,6 +85,16 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := cmp.Or(checkOwner(o.daemonSet), o.apiOptions.check()); err != nil {
 		return err
 	}
+	o.log = logrus.New()
+	o.lines = logTo(o.log, os.Stderr)
+	defer o.lines.Close(logTimeout)
+	if err := o.lines.writeAs(o.logFormat); err != nil {
+		return err
+	}
+	var prompts <-chan bool
+	if o.configPath != "" {
+		prompts = o.prompts(ctx, o.configPath)
+	}
 	if o.config, err = loadConfig(o.configPath); err != nil {
 		return err
 	}
@@ -101,14 +111,9 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	o.launched = os.Getenv(api.PluginSocketEnvVar) != ""
-	o.log = logrus.New()
-	o.lines = logTo(o.log, os.Stderr)
-	defer o.lines.Close(logTimeout)
-	if err := o.lines.writeAs(o.logFormat); err != nil {
-		return err
-	}
 	o.lines.configure(o.config.LogLevel, o.verbose)
 	o.outside = o.thisMachine()
+	o.outside.prompts = prompts
 	limitMemory()
 	limitProcessors()
 	go watchdog(context.WithoutCancel(ctx)) // also while it waits for its state folder, and while it ends
