@@ -401,6 +401,9 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	}
 	since := read.after(r.file.Known[dir])
 	if since == (counters{}) {
+		if read == since { // perhaps it was made again
+			delete(r.file.Known, dir)
+		}
 		return since, events, nil
 	}
 	h := r.hits[dir]

@@ -868,6 +868,28 @@ func TestCountersBeginAgain(t *testing.T) {
 	}
 }
 
+// As many kills as in the cgroup before are new ones: its next container shows that the counters have begun again.
+func TestCountersBeginAgainAndReachTheSame(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	for i, id := range []string{"app", "again", "third"} {
+		dir := podDir + "/" + id
+		pod := *h.view.Pods[0]
+		pod.Containers = []ledger.ContainerView{{Name: "app", ID: id, Cgroup: dir, Limit: 64 * mib}}
+		h.view.Pods = []*ledger.PodView{&pod}
+		h.remove(podDir)
+		h.events(podDir, 0, 0, 0, 0)
+		h.events(dir, 0, 0, 0, 0)
+		h.held(dir, "67108864", Held{})
+		h.sync(r, noon.Add(time.Duration(i)*time.Minute))
+		h.events(dir, 1, 1, 1, 0)
+		h.events(podDir, 0, 1, 1, 0)
+		h.look(r, noon.Add(time.Duration(i)*time.Minute+time.Second))
+		h.expect("app 1 container processes by web/app")
+	}
+}
+
 // A pod whose watch the kernel refuses, as beyond fs.inotify.max_user_watches, is looked at each period, and watched as soon as that can be.
 func TestAWatchThatIsRefused(t *testing.T) {
 	h := newHost(t)
