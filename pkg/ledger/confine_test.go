@@ -224,3 +224,26 @@ func TestConfinedContainersAreFoundAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestNodesOfAContainerThatTheStateFileLacks starts the plugin beside a container with an allocation that could not be written to the state
+// file, and one that was created while the plugin was away.
+func TestNodesOfAContainerThatTheStateFileLacks(t *testing.T) {
+	const gi = claimGi
+	for _, yaml := range []string{"", "onUnsatisfiable: Unpinned", confine} {
+		l := newLedgerOn(t, thirdWithoutCPUs, yaml)
+		if _, err := l.Restore(memorymanager.State{}); err != nil {
+			t.Fatal(err)
+		}
+		later, earlier := claimed(claimPod("a", ""), "main", 4*gi).Container, claimed(claimPod("web", ""), "main", 20*gi).Container
+		later.State, earlier.State = Running, Running
+		none, mems := "", "0-1"
+		event := Synchronize{Pods: []Pod{claimPod("a", ""), claimPod("web", "")}, Containers: []Container{later, earlier}}
+		event.Found.Files = map[string]Files{
+			later.ID:   {Mems: &none},
+			earlier.ID: {Mems: &mems, Journaled: map[cgroup.Knob]bool{cgroup.CpusetMems: true}},
+		}
+		if got, want := placed(l, l.Step(time.Unix(1, 0), event), "web", "main"), "0-1: pinned under best-effort"; got != want {
+			t.Errorf("%q: got %q, want %q", yaml, got, want)
+		}
+	}
+}

@@ -91,7 +91,7 @@ func (l *Ledger) decide(c *container) (assignment, error) {
 // placeAll places running containers and returns how many new placements it made. First come those that have an allocation or were found
 // with nodes, then those of them that were resized meanwhile, then the others. The order does not depend on the runtime's.
 func (l *Ledger) placeAll(running []*container) (placed int) {
-	var kept, spread, free []*container
+	var kept, spread, earlier, free []*container
 	for _, c := range inOrder(running) {
 		if decided, has := l.keep(c); has {
 			l.assign(c, decided)
@@ -99,6 +99,8 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 			continue
 		}
 		switch nodes := l.foundNodes(c); {
+		case nodes.Empty() && c.Record.WrittenMems:
+			earlier = append(earlier, c)
 		case nodes.Empty():
 			free = append(free, c)
 		case l.manager.Spread(nodes):
@@ -117,7 +119,7 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 	for _, c := range kept {
 		l.assign(c, l.fit(c))
 	}
-	for _, c := range free {
+	for _, c := range append(earlier, free...) { // a state file that could not be written may lack an earlier one
 		_ = l.place(c) // a running container is never refused
 		if !c.Nodes.Empty() {
 			placed++
