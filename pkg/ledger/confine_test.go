@@ -160,14 +160,19 @@ func usage(bytes uint64) Usage {
 	return Usage{Mapped: cgroup.Mapped{Nodes: nodeset.Of(0, 1, 2), Bytes: map[int]uint64{2: bytes}}}
 }
 
-// The nodes that the kubelet sets for a container that is confined win.
+// The nodes that the kubelet sets for a container that is confined win. A Guaranteed one is allocated there.
 func TestKubeletMovesAConfinedContainer(t *testing.T) {
-	l := newLedgerOn(t, thirdWithoutCPUs, confine)
-	create := claimed(claimPod("web", "burstable/"), "main", claimGi)
-	effects := l.after(create, StartContainer{Pod: create.Pod, Container: create.Container},
-		UpdateContainer{Pod: create.Pod, Container: create.Container, To: Resources{Mems: "2"}})
-	if got, want := placed(l, effects, "web", "main"), "2: pinned by the kubelet"; got != want || effects.Answer.CpusetMems != "" {
-		t.Errorf("%q and cpuset.mems %q, want %q and none", got, effects.Answer.CpusetMems, want)
+	for class, mems := range map[string]string{"burstable/": "2", "": "1"} {
+		l := newLedgerOn(t, thirdWithoutCPUs, "onUnsatisfiable: Unpinned\n"+confine)
+		create := claimed(claimPod("web", class), "main", 60*claimGi)
+		effects := l.after(create, StartContainer{Pod: create.Pod, Container: create.Container},
+			UpdateContainer{Pod: create.Pod, Container: create.Container, To: Resources{Mems: mems}})
+		if got, want := placed(l, effects, "web", "main"), mems+": pinned by the kubelet"; got != want || effects.Answer.CpusetMems != "" {
+			t.Errorf("%q and cpuset.mems %q, want %q and none", got, effects.Answer.CpusetMems, want)
+		}
+		if blocks := l.manager.Blocks("web", "main"); (blocks != nil) != (class == "") {
+			t.Errorf("%s: it is allocated %v", class, blocks)
+		}
 	}
 }
 

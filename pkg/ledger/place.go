@@ -146,7 +146,11 @@ func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources
 	case c.ByKubelet:
 		return assignment{Placement: c.withKubeletNodes(c.Placement)}, nil
 	case !c.Confined.Empty() && to.Mems != "":
-		return assignment{Placement: c.withKubeletNodes(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal})}, nil
+		by := c.withKubeletNodes(Placement{Pinning: "pinned by the kubelet", Refusal: c.Refusal})
+		if l.unpinnable(c) == "" {
+			return l.adopt(c, by), nil
+		}
+		return assignment{Placement: by}, nil
 	case !l.misfits(c):
 		return assignment{Placement: l.complete(c)}, nil
 	}
