@@ -202,6 +202,7 @@ func TestConfinedContainersAreFoundAgain(t *testing.T) {
 		"Guaranteed, the state file was lost": {yaml: confine, limit: 20 * gi, lost: true, mems: "0-1", want: "0-1: found pinned"},
 		"Guaranteed, somebody else's nodes":   {yaml: confine, limit: 20 * gi, foreign: true, mems: "0-1", want: "0-1: found pinned"},
 		"Guaranteed, on one node":             {yaml: confine, limit: gi, mems: "1", want: "1: found pinned"},
+		"Guaranteed, after a rollback":        {limit: gi, lost: true, foreign: true, mems: "0-2", want: "0: pinned under best-effort", update: "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedgerOn(t, thirdWithoutCPUs, test.yaml)

@@ -199,9 +199,9 @@ func (m *Manager) overallocate(blocks []Block) {
 }
 
 // Spread reports whether a container that was found on these nodes without an allocation is spread over the machine, as
-// one that is short is: they are all nodes, and an allocation there would join groups.
+// one that is short is: they are all nodes, and an allocation there would join groups. With nodes that are left out none can be made.
 func (m *Manager) Spread(nodes nodeset.Set) bool {
-	return nodes == m.all && nodes != m.unused && m.groups[nodes.First()] != nodes
+	return m.all.SubsetOf(nodes) && nodes != m.unused && m.groups[nodes.First()] != nodes
 }
 
 // shortages are what is allocated on these nodes beyond their allocatable bytes, by more than the tolerance.
