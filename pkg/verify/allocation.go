@@ -121,8 +121,8 @@ func cpus(n Node, r *Report) {
 		outcome := "its memory is on all nodes"
 		if c.State == status.Rejected {
 			outcome = "it is rejected"
-		} else if !c.Nodes.Empty() {
-			outcome = "its memory is on " + c.Nodes.Named()
+		} else if mems := c.Mems(); !mems.Empty() {
+			outcome = "its memory is on " + mems.Named()
 		}
 		r.find(Warning, "cpus-on-several-nodes", place{pod, c}.object(),
 			fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),

@@ -184,6 +184,7 @@ func TestFindings(t *testing.T) {
 			web(n).CPUs = map[int]int{0: 2, 1: 2} // is not pinned
 			n.Document.Pods = append(n.Document.Pods,
 				app("rejected", status.Rejected, ledger.ContainerView{Limit: mi, CPUs: map[int]int{0: 1, 1: 3}}),
+				app("confined", status.Running, ledger.ContainerView{Limit: mi, Confined: nodeset.Of(0, 1), CPUs: map[int]int{0: 1, 1: 3}}),
 				app("wide", status.Running, ledger.ContainerView{Limit: 6000 * mi, CPUs: map[int]int{0: 1, 1: 3}}),
 				app("ended", status.Stopped, ledger.ContainerView{CPUs: map[int]int{0: 1, 1: 3}}),
 				app("aligned", status.Running, ledger.ContainerView{Limit: mi, CPUs: map[int]int{1: 3}}))
