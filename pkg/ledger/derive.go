@@ -27,7 +27,7 @@ type derivedRun struct {
 	mems       string           // the cpuset.mems to set; "" does not set it
 	oomGroup   string           // the memory.oom.group that the kubelet wants; "" if unknown
 	byRuntime  bool
-	guarded    guarded
+	guarded    HighContainer // without Raised; zero for a container whose memory.high this plugin does not set
 	// written is set once a file of the container has held, or should have held, a value of this plugin.
 	written bool
 }
@@ -35,15 +35,6 @@ type derivedRun struct {
 // requestBasis are the container's own inputs of its request. If the request changes and these do not, a better source has corrected it.
 type requestBasis struct {
 	revision, limit uint64
-}
-
-// guarded is the stall guard's input; zero for a container whose memory.high this plugin does not set.
-type guarded struct {
-	id          string
-	high, limit uint64
-	request     uint64 // or memory.min or memory.low if that is more
-	off         bool
-	cacheRoom   bool
 }
 
 // derive computes everything that depends on a pod's state, the configuration, the machine and the resource claims.
@@ -74,7 +65,10 @@ func (l *Ledger) deriveRun(c *container) derivedRun {
 	r.id, r.cgroup, r.mems = c.ID, c.Cgroup, l.mems(c)
 	r.byRuntime = c.Phase == Creating || c.Pending != nil
 	if c.Phase != Creating && r.qos.High != nil && c.Cgroup != "" {
-		r.guarded = guarded{c.ID, *r.qos.High, c.Limit, r.qos.Promised(r.request.Request), l.guardOff(c), c.pod.settings.IsCacheRoom(qos, overrides)}
+		r.guarded = HighContainer{
+			ID: c.ID, Name: c.Name, Namespace: c.pod.Namespace, PodName: c.pod.Name, Cgroup: c.Cgroup, High: *r.qos.High, Limit: c.Limit,
+			Request: r.qos.Promised(r.request.Request), GuardOff: l.guardOff(c), CacheRoom: c.pod.settings.IsCacheRoom(qos, overrides),
+		}
 	}
 	return r
 }

@@ -33,11 +33,9 @@ func (l *Ledger) High() []HighContainer {
 	var all []HighContainer
 	for _, p := range l.living {
 		for i, c := range p.containers {
-			if w := p.derived.runs[i].guarded; w != (guarded{}) {
-				all = append(all, HighContainer{
-					ID: c.ID, Name: c.Name, Namespace: p.Namespace, PodName: p.Name,
-					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Request: w.request, Limit: w.limit, GuardOff: w.off, CacheRoom: w.cacheRoom,
-				})
+			if high := p.derived.runs[i].guarded; high.ID != "" {
+				high.Raised = c.Raised
+				all = append(all, high)
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func (l *Ledger) publishEnded(before, after *derived) {
 		if was.id == "" || after.run(was.id, i).id != "" {
 			continue
 		}
-		out.HighChanged = out.HighChanged || was.guarded != guarded{}
+		out.HighChanged = out.HighChanged || was.guarded.ID != ""
 		if was.cgroup != "" {
 			out.Removed = append(out.Removed, was.cgroup)
 		}
