@@ -169,7 +169,7 @@ func BenchmarkEncode(b *testing.B) {
 	for _, existing := range []int{100, 250, 1000} {
 		b.Run(fmt.Sprintf("existing=%d", existing), func(b *testing.B) {
 			m := benchManager(b, 8, existing)
-			w := Writer{state: encodeState(withoutAmounts(m.State()))}
+			w := Writer{state: withoutAmounts(m.State())}
 			c := benchContainer("fa9bdd38-6df9-4cf9-aa67-8c4814da37a8", 1)
 			if _, err := m.Admit(c); err != nil {
 				b.Fatal(err)
@@ -178,7 +178,7 @@ func BenchmarkEncode(b *testing.B) {
 			var buffer []byte
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				w.state = w.state.decided(m.Nodes(), pods[i%2])
+				w.state = decided(w.state, m.Nodes(), pods[i%2])
 				buffer, _ = w.content(buffer[:0])
 			}
 		})

@@ -137,7 +137,7 @@ func (c *checker) checkGroup(node memorymanager.NodeState) {
 
 // checkParts checks that, in a pod that is allocated as a whole, the containers' blocks are parts of the pod's.
 func (c *checker) checkParts() {
-	for _, pod := range byPod(c.state) {
+	for _, pod := range byPod(c.state.Entries, c.state.Pods) {
 		if pod.Blocks != nil && len(pod.Entries) == 0 {
 			c.add("pod "+pod.Pod, doRebuild, "has an allocation and no containers")
 		}

@@ -10,12 +10,12 @@ import (
 
 // appendHashText appends the text that the kubelet hashes for the checksum of layouts V1 and V2: its types as Go syntax, as
 // k8s.io/utils/dump.ForHash prints them, with the checksum 0. Keys are sorted, numbers by value.
-func (t encodedState) appendHashText(b []byte, format Format, policy string) []byte {
+func appendHashText(b []byte, s memorymanager.State, format Format, policy string) []byte {
 	b = append(append(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)"...), validUTF8(policy)...)
-	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', t.Nodes, appendNodeText)
-	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', t.pods, func(b []byte, p *encodedPod) []byte { return append(b, p.hashText...) })
+	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', s.Nodes, appendNodeText)
+	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', byPod(s.Entries, nil), appendPodText)
 	if format == V2 {
-		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', t.Pods, appendPodEntryText)
+		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', s.Pods, appendPodEntryText)
 	}
 	return append(b, "]"+textEnd...)
 }
@@ -72,7 +72,7 @@ func fnv1a(text []byte) uint32 {
 // amountsSum returns the checksum of the per-node amounts, which the kubelet's checksum does not cover. It is the sum of the pods'
 // checksums; 0 without amounts.
 func amountsSum(s memorymanager.State) (sum uint32) {
-	for _, pod := range byPod(s) {
+	for _, pod := range byPod(s.Entries, s.Pods) {
 		text := amountsText(pod.Pod, "", pod.Blocks)
 		for _, entry := range pod.Entries {
 			text += amountsText(pod.Pod, entry.Container, entry.Blocks)

@@ -13,53 +13,32 @@ import (
 // more is allocated than a node has, the nodes do not show it. Then each block has a key "perNode", and the file ends with a key
 // "perNodeChecksum". The kubelet skips both.
 func Encode(policy string, s memorymanager.State) []byte {
-	return encodeState(withAmountsNeeded(s)).appendFile(nil, "", policy)
-}
-
-// encodedState is a state with the encoded containers of each pod. These are most of the text, and few change at a decision.
-type encodedState struct {
-	memorymanager.State
-	pods    []*encodedPod // from Entries
-	amounts bool          // some block has PerNode
-}
-
-// encodedPod is the encoding of a pod's containers: in the file, and in the text that the kubelet hashes.
-type encodedPod struct {
-	pod            string
-	json, hashText []byte
-}
-
-func encodeState(s memorymanager.State) encodedState {
-	t := encodedState{State: s, amounts: hasAmounts(s)}
-	for _, pod := range byPod(memorymanager.State{Entries: s.Entries}) {
-		t.pods = append(t.pods, &encodedPod{pod.Pod, appendPodJSON(nil, pod), appendPodText(nil, pod)})
-	}
-	return t
+	return appendFile(nil, withAmountsNeeded(s), "", policy)
 }
 
 // appendFile appends the file in a layout; "" is the oldest that holds the state.
-func (t encodedState) appendFile(b []byte, format Format, policy string) []byte {
+func appendFile(b []byte, s memorymanager.State, format Format, policy string) []byte {
 	switch {
-	case format == "" && len(t.Pods) == 0:
+	case format == "" && len(s.Pods) == 0:
 		format = V1
 	case format == "":
 		format = V3
 	}
-	whole := t
-	if format == V3 && t.amounts { // the part outside of data is for kubelets that read V1
-		t = encodeState(withoutAmounts(t.State))
+	whole := s
+	if format == V3 { // the part outside of data is for kubelets that read V1
+		s = withoutAmounts(s)
 	}
 	if format != V2 {
-		t.Pods = nil
+		s.Pods = nil
 	}
-	b = t.appendState(b, policy)
+	b = appendState(b, s, policy)
 	end := len(b)
-	b = t.appendHashText(b, format, policy)
+	b = appendHashText(b, s, format, policy)
 	sum := fnv1a(b[end:])
 	b = appendField(b[:end], `,"checksum":`, uint64(sum))
-	b = t.appendAmountsSum(b)
+	b = appendAmountsSum(b, s)
 	if format == V3 {
-		data := string(append(whole.appendAmountsSum(whole.appendState(nil, policy)), '}'))
+		data := string(append(appendAmountsSum(appendState(nil, whole, policy), whole), '}'))
 		b = appendString(append(b, `,"data":`...), data)
 		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
 	}
@@ -67,21 +46,20 @@ func (t encodedState) appendFile(b []byte, format Format, policy string) []byte 
 }
 
 // appendAmountsSum appends the checksum of the per-node amounts, if there are any.
-func (t encodedState) appendAmountsSum(b []byte) []byte {
-	if !t.amounts {
+func appendAmountsSum(b []byte, s memorymanager.State) []byte {
+	if !hasAmounts(s) {
 		return b
 	}
-	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(t.State)))
+	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(s)))
 }
 
-// byPod groups a state's allocations by pod. The entries must be sorted by pod. Pods without allocated containers come last.
-func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
-	own := make(map[string][]memorymanager.Block, len(s.Pods))
-	for _, entry := range s.Pods {
+// byPod groups allocations by pod. The entries must be sorted by pod. Pods without allocated containers come last.
+func byPod(entries []memorymanager.Entry, whole []memorymanager.PodEntry) (pods []memorymanager.PodAllocations) {
+	own := make(map[string][]memorymanager.Block, len(whole))
+	for _, entry := range whole {
 		own[entry.Pod] = entry.Blocks
 	}
-	pods = make([]memorymanager.PodAllocations, 0, len(s.Entries))
-	for rest := s.Entries; len(rest) > 0; {
+	for rest := entries; len(rest) > 0; {
 		n := slices.IndexFunc(rest, func(entry memorymanager.Entry) bool { return entry.Pod != rest[0].Pod })
 		if n < 0 {
 			n = len(rest)

@@ -161,7 +161,7 @@ func TestTheTextFollowsDecisions(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	s := randomState(random)
-	kept := encodeState(s)
+	kept := s
 	for step := range 500 {
 		s.Nodes = randomState(random).Nodes
 		pod := strconv.Itoa(random.IntN(40))
@@ -173,11 +173,11 @@ func TestTheTextFollowsDecisions(t *testing.T) {
 		s.Entries = append(s.Entries, entries...)
 		s = sortedState(s)
 		if random.IntN(10) == 0 {
-			kept = encodeState(s)
+			kept = s
 		} else {
-			kept = kept.decided(s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries})
+			kept = decided(kept, s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries})
 		}
-		if got, want := string(kept.appendFile(nil, "", PolicyStatic)), kubeletWrites(t, PolicyStatic, s); got != want {
+		if got, want := string(appendFile(nil, kept, "", PolicyStatic)), kubeletWrites(t, PolicyStatic, s); got != want {
 			t.Fatalf("step %d: %s", step, cmp.Diff(want, got))
 		}
 	}
@@ -234,8 +234,8 @@ func TestAmountsThatTheNodesDoNotTellSurvive(t *testing.T) {
 }
 
 func TestAmountsAreLeftOutAfterADecision(t *testing.T) {
-	after := encodeState(overfull()).decided(overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
-	if text := after.appendFile(nil, "", PolicyStatic); strings.Contains(string(text), `"perNode"`) {
+	after := decided(overfull(), overfull().Nodes, memorymanager.PodAllocations{Pod: "b", Entries: withoutAmounts(overfull()).Entries[1:]})
+	if text := appendFile(nil, after, "", PolicyStatic); strings.Contains(string(text), `"perNode"`) {
 		t.Fatalf("old amounts are still there: %s", text)
 	}
 }

@@ -14,17 +14,17 @@ import (
 // The functions below append the JSON that encoding/json would write for the kubelet's types. Its reflection takes several times as long.
 
 // appendState appends everything before the checksum.
-func (t encodedState) appendState(b []byte, policy string) []byte {
+func appendState(b []byte, s memorymanager.State, policy string) []byte {
 	b = appendString(append(b, `{"policyName":`...), policy)
-	nodes := slices.SortedFunc(slices.Values(t.Nodes), func(x, y memorymanager.NodeState) int { // "10" before "2"
+	nodes := slices.SortedFunc(slices.Values(s.Nodes), func(x, y memorymanager.NodeState) int { // "10" before "2"
 		return cmp.Compare(strconv.Itoa(x.ID), strconv.Itoa(y.ID))
 	})
 	b = append(appendList(append(b, `,"machineState":{`...), ',', nodes, appendNodeJSON), '}')
-	if len(t.pods) > 0 {
-		b = append(appendList(append(b, `,"entries":{`...), ',', t.pods, func(b []byte, p *encodedPod) []byte { return append(b, p.json...) }), '}')
+	if len(s.Entries) > 0 {
+		b = append(appendList(append(b, `,"entries":{`...), ',', byPod(s.Entries, nil), appendPodJSON), '}')
 	}
-	if len(t.Pods) > 0 {
-		b = append(appendList(append(b, `,"podEntries":{`...), ',', t.Pods, appendPodEntryJSON), '}')
+	if len(s.Pods) > 0 {
+		b = append(appendList(append(b, `,"podEntries":{`...), ',', s.Pods, appendPodEntryJSON), '}')
 	}
 	return b
 }

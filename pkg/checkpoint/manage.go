@@ -71,14 +71,14 @@ func Export(file File, target string) (text []byte, warning string, findings []F
 	s := withoutAmounts(file.State)
 	findings = Check(s)
 	if len(s.Pods) == 0 {
-		return encodeState(s).appendFile(nil, V1, file.Policy), "", findings
+		return appendFile(nil, s, V1, file.Policy), "", findings
 	}
 	warning = fmt.Sprintf("%d pods have an allocation of their own: a kubelet without the feature gate PodLevelResourceManagers refuses this file", len(s.Pods))
 	switch target {
 	case "1.36":
-		return encodeState(s).appendFile(nil, V2, file.Policy), warning, findings
+		return appendFile(nil, s, V2, file.Policy), warning, findings
 	case "1.37":
-		return encodeState(s).appendFile(nil, V3, file.Policy), warning, findings
+		return appendFile(nil, s, V3, file.Policy), warning, findings
 	}
 	where, what := "kubelet "+target, "reads no allocations of pods, and the state has %d"
 	if target == "" {

@@ -22,7 +22,7 @@ type Writer struct {
 	file *durable.Writer
 
 	mu    sync.Mutex
-	state encodedState // the desired content; its slices are never modified
+	state memorymanager.State // the desired content; its slices are never modified
 }
 
 // NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
@@ -36,7 +36,7 @@ func NewWriter(store *Store) *Writer {
 func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = w.state.decided(nodes, pod)
+	w.state = decided(w.state, nodes, pod)
 	return w.file.Submit(w.content)
 }
 
@@ -46,7 +46,7 @@ func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAl
 func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = w.state.decided(nodes, memorymanager.PodAllocations{Pod: pod})
+	w.state = decided(w.state, nodes, memorymanager.PodAllocations{Pod: pod})
 	w.file.Defer(w.content)
 }
 
@@ -54,28 +54,23 @@ func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 func (w *Writer) Replace(s memorymanager.State) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.state = encodeState(withAmountsNeeded(s))
+	w.state = withAmountsNeeded(s)
 	return w.file.Submit(w.content)
 }
 
 // decided returns the state after a decision. It drops the PerNode amounts, which would be wrong.
-func (t encodedState) decided(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) encodedState {
-	if t.amounts {
-		t = encodeState(withoutAmounts(t.State))
+func decided(s memorymanager.State, nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) memorymanager.State {
+	if hasAmounts(s) {
+		s = withoutAmounts(s)
 	}
-	own := memorymanager.State{Entries: pod.Entries}
+	var own []memorymanager.PodEntry
 	if pod.Blocks != nil {
-		own.Pods = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
+		own = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}
 	}
-	its := encodeState(own)
-	return encodedState{
-		State: memorymanager.State{
-			Nodes:   nodes,
-			Entries: replaced(t.Entries, pod.Entries, pod.Pod, func(e memorymanager.Entry) string { return e.Pod }),
-			Pods:    replaced(t.Pods, own.Pods, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
-		},
-		pods:    replaced(t.pods, its.pods, pod.Pod, func(p *encodedPod) string { return p.pod }),
-		amounts: its.amounts,
+	return memorymanager.State{
+		Nodes:   nodes,
+		Entries: replaced(s.Entries, pod.Entries, pod.Pod, func(e memorymanager.Entry) string { return e.Pod }),
+		Pods:    replaced(s.Pods, own, pod.Pod, func(e memorymanager.PodEntry) string { return e.Pod }),
 	}
 }
 
@@ -91,7 +86,7 @@ func (w *Writer) content(buffer []byte) ([]byte, error) {
 	w.mu.Lock()
 	s := w.state
 	w.mu.Unlock()
-	return s.appendFile(buffer, "", PolicyStatic), nil // without the lock, which decisions wait for
+	return appendFile(buffer, s, "", PolicyStatic), nil // without the lock, which decisions wait for
 }
 
 // Stats returns the counters.
