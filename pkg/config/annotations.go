@@ -85,6 +85,12 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		}
 		return field.Forbidden(at, rules.Rule+" does not allow "+string(name))
 	}
+	if name == AnnotationNUMA && value == "spread" {
+		return field.Invalid(at, value, noSpread)
+	}
+	if valid := choices[defaultsOf+string(name)]; valid != nil && !slices.Contains(valid, value) {
+		return field.NotSupported(at, short(value), valid)
+	}
 	switch name {
 	case AnnotationThrottlingFactor:
 		factor, err := strconv.ParseFloat(value, 64)
@@ -116,26 +122,18 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		w.QoS.CacheRoom = &share
 	case AnnotationReservation:
 		w.QoS.Reservation = memoryqos.Reservation(value)
-		return supported(at, name, value)
 	case AnnotationNUMA:
-		if value == "spread" {
-			return field.Invalid(at, value, noSpread)
-		}
 		w.NUMA = NUMAPreference(value)
-		return supported(at, name, value)
 	case AnnotationStallGuard:
 		w.StallGuardOff = true
-		return supported(at, name, value)
 	case AnnotationMemoryPolicy:
 		w.MemoryPolicy = annotatedPolicies[value]
-		return supported(at, name, value)
 	case AnnotationOOMGroup:
 		var group uint64
 		if value == "container" {
 			group = 1
 		}
 		w.QoS.OOMGroup = &group
-		return supported(at, name, value)
 	case AnnotationOOMScoreAdj:
 		score, ok := oomScoreAdj(value)
 		if !ok {
@@ -144,14 +142,6 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		w.OOMScoreAdj = &score
 	}
 	return nil
-}
-
-func supported(at *field.Path, name Annotation, value string) *field.Error {
-	valid := choices[defaultsOf+string(name)]
-	if slices.Contains(valid, value) {
-		return nil
-	}
-	return field.NotSupported(at, short(value), valid)
 }
 
 // longestValue bounds what is kept and shown of a value; no right one is longer.
