@@ -98,62 +98,43 @@ func (f Files) adopt(profile Profile, path, ours string, doc *strictyaml.Documen
 
 // take copies what is set.
 func (c *Config) take(k kubeletConfiguration) error {
-	taken := func(key string, set bool) bool {
-		if set {
-			c.places.taken[key] = true
-		}
-		return set
-	}
 	// None is what a kubelet beside us should have (docs/migration.md), and switches nothing off here.
-	if taken("memoryManagerPolicy", k.MemoryManagerPolicy != "" && k.MemoryManagerPolicy != string(MemoryManagerNone)) {
-		c.MemoryManagerPolicy = MemoryManagerPolicy(k.MemoryManagerPolicy)
-	}
+	set := k.MemoryManagerPolicy != "" && k.MemoryManagerPolicy != string(MemoryManagerNone)
+	take(c, "memoryManagerPolicy", set, &c.MemoryManagerPolicy, MemoryManagerPolicy(k.MemoryManagerPolicy))
 	tolerance, set, err := k.stateTolerance()
 	if err != nil {
 		return err
 	}
-	if taken("stateTolerance", set) {
-		c.StateTolerance = tolerance
-	}
-	if taken("topologyManagerPolicy", k.TopologyManagerPolicy != "") {
-		c.TopologyManagerPolicy = topologymanager.Policy(k.TopologyManagerPolicy)
-	}
-	if taken("topologyManagerScope", k.TopologyManagerScope != "") {
-		c.TopologyManagerScope = topologymanager.Scope(k.TopologyManagerScope)
-	}
-	if taken("topologyManagerPolicyOptions", k.TopologyManagerPolicyOptions != nil) {
-		c.TopologyManagerPolicyOptions = only(k.TopologyManagerPolicyOptions, policyOptions...)
-	}
+	take(c, "stateTolerance", set, &c.StateTolerance, tolerance)
+	take(c, "topologyManagerPolicy", k.TopologyManagerPolicy != "", &c.TopologyManagerPolicy, topologymanager.Policy(k.TopologyManagerPolicy))
+	take(c, "topologyManagerScope", k.TopologyManagerScope != "", &c.TopologyManagerScope, topologymanager.Scope(k.TopologyManagerScope))
+	options := only(k.TopologyManagerPolicyOptions, policyOptions...)
+	take(c, "topologyManagerPolicyOptions", k.TopologyManagerPolicyOptions != nil, &c.TopologyManagerPolicyOptions, options)
 	gate, set := k.FeatureGates["PodLevelResourceManagers"]
-	if taken("podLevelResourceManagers", set) {
-		c.PodLevelResourceManagers = gate
+	take(c, "podLevelResourceManagers", set, &c.PodLevelResourceManagers, gate)
+	reserved, err := k.reservedMemory()
+	if err != nil {
+		return err
 	}
-	if taken("reservedMemory", len(k.ReservedMemory) > 0) {
-		reserved, err := k.reservedMemory()
-		if err != nil {
-			return err
-		}
-		c.ReservedMemory = reserved
+	take(c, "reservedMemory", len(reserved) > 0, &c.ReservedMemory, reserved)
+	take(c, "kubeReserved", k.KubeReserved != nil, &c.KubeReserved, only(k.KubeReserved, "memory"))
+	take(c, "systemReserved", k.SystemReserved != nil, &c.SystemReserved, only(k.SystemReserved, "memory"))
+	hard := only(k.EvictionHard, memoryAvailable)
+	if len(hard) == 0 && k.MergeDefaultEvictionSettings {
+		hard[memoryAvailable] = c.EvictionHard[memoryAvailable]
 	}
-	if taken("kubeReserved", k.KubeReserved != nil) {
-		c.KubeReserved = only(k.KubeReserved, "memory")
-	}
-	if taken("systemReserved", k.SystemReserved != nil) {
-		c.SystemReserved = only(k.SystemReserved, "memory")
-	}
-	if taken("evictionHard", k.EvictionHard != nil) {
-		if _, set := k.EvictionHard[memoryAvailable]; !set && k.MergeDefaultEvictionSettings {
-			k.EvictionHard[memoryAvailable] = c.EvictionHard[memoryAvailable]
-		}
-		c.EvictionHard = only(k.EvictionHard, memoryAvailable)
-	}
-	if taken("memoryThrottlingFactor", k.MemoryThrottlingFactor != nil) {
-		c.MemoryThrottlingFactor = k.MemoryThrottlingFactor
-	}
-	if taken("memoryReservationPolicy", k.MemoryReservationPolicy != "") {
-		c.MemoryReservationPolicy = memoryqos.ReservationPolicy(k.MemoryReservationPolicy)
-	}
+	take(c, "evictionHard", k.EvictionHard != nil, &c.EvictionHard, hard)
+	take(c, "memoryThrottlingFactor", k.MemoryThrottlingFactor != nil, &c.MemoryThrottlingFactor, k.MemoryThrottlingFactor)
+	policy := memoryqos.ReservationPolicy(k.MemoryReservationPolicy)
+	take(c, "memoryReservationPolicy", policy != "", &c.MemoryReservationPolicy, policy)
 	return nil
+}
+
+// take copies the value of one key if it is set.
+func take[T any](c *Config, key string, set bool, into *T, value T) {
+	if set {
+		c.places.taken[key], *into = true, value
+	}
 }
 
 // only returns the entries that concern us, so that what a newer kubelet has besides is no error.
