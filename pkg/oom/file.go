@@ -109,23 +109,17 @@ func newStore(path string) *store {
 	return s
 }
 
-// put has the file hold data.
-func (s *store) put(data []byte) {
+// put has the file say that somebody watched at this time, and hold data unless that is nil.
+func (s *store) put(data []byte, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.data, s.alive = data, time.Now()
+	if s.alive = now; data != nil {
+		s.data = data
+	}
 	s.writer.Submit(s.content)
 }
 
-// sign has the file say that somebody watches.
-func (s *store) sign(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.alive = now
-	s.writer.Submit(s.content)
-}
-
-// content is what is to be written; nothing where a sign is enough.
+// content is what is to be written; nothing where a new time is enough.
 func (s *store) content([]byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,17 +132,13 @@ func (s *store) write(data []byte) error {
 			return err
 		}
 	}
-	return durable.Touch(s.path, s.written(data))
-}
-
-// written forgets what the file has now, unless newer data was put meanwhile, and returns the time that the file is to have.
-func (s *store) written(data []byte) time.Time {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(data) > 0 && len(s.data) > 0 && &data[0] == &s.data[0] {
+	if len(data) > 0 && len(s.data) > 0 && &data[0] == &s.data[0] { // nothing newer was put meanwhile
 		s.data = nil
 	}
-	return s.alive
+	alive := s.alive
+	s.mu.Unlock()
+	return durable.Touch(s.path, alive)
 }
 
 // Read returns the verdicts in a state folder, the newest first.

@@ -22,8 +22,8 @@ func TestTheFilesTimeIsWhenTheDaemonWasLastAlive(t *testing.T) {
 				t.Errorf("%s: %v, %v, want %v", what, info.ModTime(), err, alive)
 			}
 		}
-		writes("verdicts", func() { s.put([]byte("{}")) })
-		writes("a sign", func() { s.sign(time.Now()) })
+		writes("verdicts", func() { s.put([]byte("{}"), time.Now()) })
+		writes("a sign", func() { s.put(nil, time.Now()) })
 		if err := s.writer.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

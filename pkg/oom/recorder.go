@@ -287,7 +287,7 @@ func (r *Recorder) sign(now time.Time) {
 			Warn("the verdicts on OOM kills cannot be written, or the disk hangs; trying again")
 	}
 	r.failing = failing
-	r.store.sign(now)
+	r.store.put(nil, now)
 	if r.synced {
 		r.file.alive = now
 	}
@@ -574,5 +574,5 @@ func (r *Recorder) save() {
 		r.options.Log.WithError(err).Error("the verdicts on OOM kills cannot be kept")
 		return
 	}
-	r.store.put(data)
+	r.store.put(data, time.Now())
 }
