@@ -134,11 +134,11 @@ func TestSimulateNamesNUMARequiredOfABurstablePod(t *testing.T) {
 	t.Parallel()
 	burstable := strings.Replace(pod("{requests: {memory: 1Gi}}"), "name: web", "name: web, annotations: {numa.memory-manager.noderesource.dev: required}", 1)
 	code, out, _ := run(t, burstable, "simulate", "--machine", taskPageMachine, "-")
-	if want := "IGNORED ANNOTATIONS\ndefault/web: numa: required has no effect on container app: only containers of Guaranteed pods are placed, and the pod is Burstable\n"; code != exitOK || !strings.Contains(out, want) {
+	if want := "NOT PINNED\ndefault/web app:\n    not pinned: only Guaranteed pods are: its container app (app) has no CPU limit and no memory limit; the annotation numa: required has no effect\n"; code != exitOK || !strings.Contains(out, want) || strings.Contains(out, "IGNORED") {
 		t.Errorf("exit %d, want %q in\n%s", code, want, out)
 	}
 	guaranteed := strings.Replace(burstable, "{requests: {memory: 1Gi}}", "{limits: {cpu: 1, memory: 1Gi}}", 1)
-	if code, out, _ := run(t, guaranteed, "simulate", "--machine", taskPageMachine, "-"); code != exitOK || strings.Contains(out, "IGNORED ANNOTATIONS") {
+	if code, out, _ := run(t, guaranteed, "simulate", "--machine", taskPageMachine, "-"); code != exitOK || strings.Contains(out, "NOT PINNED") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 }

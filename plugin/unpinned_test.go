@@ -103,7 +103,7 @@ func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
 	wantAll(t, table, "NOT PINNED\ndefault/web app (UnexpectedAdmissionError):\n    policy best-effort, scope container: no set of NUMA nodes has room:\n    node 0: ")
 	manifest = strings.Replace(pod("{limits: {cpu: 1, memory: 1Gi}}"), "spec:", "spec:\n  initContainers: [{name: setup}]", 1)
 	_, table, _ = run(t, manifest, append([]string{"simulate", "-"}, flags...)...)
-	wantAll(t, table, "NOT PINNED\ndefault/web app:\n    not pinned: only Guaranteed pods are: its container setup (init) does not request and limit CPU and memory to the same\n")
+	wantAll(t, table, "NOT PINNED\ndefault/web app:\n    not pinned: only Guaranteed pods are: its container setup (init) has no CPU limit and no memory limit\n")
 	for _, byRule := range []string{"{}", "{limits: {memory: 7Ei}, requests: {memory: 1Gi}}"} {
 		if reason := simulateJSON(t, pod(byRule), exitOK, flags...).Containers[0].Reason; reason != "" {
 			t.Errorf("%s has the reason %q", byRule, reason)

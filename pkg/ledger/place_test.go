@@ -104,13 +104,18 @@ func TestWhoIsInTheWayOfARejection(t *testing.T) {
 }
 
 func TestWhyAPodIsNotGuaranteed(t *testing.T) {
-	l := newLedger(t, "")
-	e := claimed(claimPod("web", "burstable/"), "main", 1<<30)
-	e.PodInfo = pods.Answer{Pod: &pods.Pod{Ref: pods.Ref{UID: "web", Namespace: "default", Name: "web"}, Class: memoryqos.Burstable, Containers: []pods.Container{
-		{Name: "setup", Kind: memoryqos.Init}, {Name: "main", Request: 1 << 30, Limit: 1 << 30, Guaranteed: true}}}, Source: memoryqos.SourceKubelet}
-	const want = ": not pinned: only Guaranteed pods are: its container setup (init) does not request and limit CPU and memory to the same"
-	if got := placed(l, l.after(e), "web", "main"); got != want {
-		t.Errorf("got  %q\nwant %q", got, want)
+	for lacks, want := range map[string]string{
+		"has no CPU limit": "has no CPU limit",
+		"":                 "does not request and limit CPU and memory to the same", // in a recording of an older version
+	} {
+		l := newLedger(t, "")
+		e := claimed(claimPod("web", "burstable/"), "main", 1<<30)
+		e.PodInfo = pods.Answer{Pod: &pods.Pod{Ref: pods.Ref{UID: "web", Namespace: "default", Name: "web"}, Class: memoryqos.Burstable, Containers: []pods.Container{
+			{Name: "setup", Kind: memoryqos.Init, Lacks: lacks}, {Name: "main", Request: 1 << 30, Limit: 1 << 30, Guaranteed: true}}}, Source: memoryqos.SourceKubelet}
+		want = ": not pinned: only Guaranteed pods are: its container setup (init) " + want
+		if got := placed(l, l.after(e), "web", "main"); got != want {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
 	}
 }
 

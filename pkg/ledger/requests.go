@@ -224,7 +224,7 @@ func (p *pod) whyNotGuaranteed() string {
 	}
 	for _, c := range p.Info.Containers {
 		if !c.Guaranteed && c.Kind != memoryqos.Ephemeral {
-			return fmt.Sprintf(": its container %s (%s) does not request and limit CPU and memory to the same", c.Name, c.Kind)
+			return fmt.Sprintf(": its container %s (%s) %s", c.Name, c.Kind, cmp.Or(c.Lacks, "does not request and limit CPU and memory to the same"))
 		}
 	}
 	return ""

@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // The kubelet's annotations of static pods and of their mirrors in the API server
@@ -103,16 +104,29 @@ func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.Conta
 			limit = memory(status.Resources.Limits)
 		}
 	}
+	lacks := lacking(request, limit, c.Resources)
 	return pods.Container{
-		Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources.Requests),
-		Guaranteed: request > 0 && request == limit && guaranteesCPU(c.Resources),
+		Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources.Requests), Guaranteed: lacks == "", Lacks: lacks,
 	}
 }
 
-// guaranteesCPU reports whether CPU is requested and limited to the same.
-func guaranteesCPU(r corev1.ResourceRequirements) bool {
-	request, limit := r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU]
-	return request.Sign() > 0 && request.Cmp(limit) == 0
+// lacking says what keeps a container from being Guaranteed; empty if nothing does. request and limit are bytes of memory.
+func lacking(request, limit uint64, r corev1.ResourceRequirements) string {
+	cpuRequest, cpuLimit := r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU]
+	switch noCPU := cpuLimit.Sign() <= 0; {
+	case noCPU && limit == 0:
+		return "has no CPU limit and no memory limit"
+	case noCPU:
+		return "has no CPU limit"
+	case limit == 0:
+		return "has no memory limit"
+	case request != limit:
+		sizes := quantity.Apart(request, limit)
+		return fmt.Sprintf("requests %s of memory and has a limit of %s", sizes[0], sizes[1])
+	case cpuRequest.Cmp(cpuLimit) != 0:
+		return fmt.Sprintf("requests %s CPUs and has a limit of %s", &cpuRequest, &cpuLimit)
+	}
+	return ""
 }
 
 func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {

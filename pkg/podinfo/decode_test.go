@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -29,7 +30,26 @@ func manifest(t testing.TB, text string) *corev1.Pod {
 	return &pod
 }
 
+func TestWhatKeepsAContainerFromBeingGuaranteed(t *testing.T) {
+	for resources, want := range map[string]string{
+		"{limits: {cpu: 1, memory: 1Gi}}": "",
+		"{}":                              "has no CPU limit and no memory limit",
+		"{limits: {memory: 1Gi}}":         "has no CPU limit",
+		"{requests: {cpu: 1}, limits: {memory: 1Gi}}":                         "has no CPU limit",
+		"{limits: {cpu: 1}}":                                                  "has no memory limit",
+		"{requests: {memory: 1Gi}, limits: {cpu: 1, memory: 2Gi}}":            "requests 1Gi of memory and has a limit of 2Gi",
+		"{requests: {cpu: 500m}, limits: {cpu: 1, memory: 1Gi}}":              "requests 500m CPUs and has a limit of 1",
+		"{requests: {cpu: 1, memory: 1023Mi}, limits: {cpu: 2, memory: 1Gi}}": "requests 1023Mi of memory and has a limit of 1Gi",
+	} {
+		got := FromPod(manifest(t, "spec: {containers: [{name: app, resources: "+resources+"}]}")).Containers[0]
+		if got.Lacks != want || got.Guaranteed != (want == "") {
+			t.Errorf("%s: it lacks %q, Guaranteed: %t; want %q", resources, got.Lacks, got.Guaranteed, want)
+		}
+	}
+}
+
 func TestFromPod(t *testing.T) {
+	lacks := cmpopts.IgnoreFields(pods.Container{}, "Lacks") // TestWhatKeepsAContainerFromBeingGuaranteed
 	for name, tt := range map[string]struct {
 		pod  string
 		want pods.Pod
@@ -299,7 +319,7 @@ status:
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := manifest(t, tt.pod)
-			if diff := cmp.Diff(&tt.want, FromPod(pod)); diff != "" {
+			if diff := cmp.Diff(&tt.want, FromPod(pod), lacks); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			data, err := pod.Marshal()
@@ -310,7 +330,7 @@ status:
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(&tt.want, got); diff != "" {
+			if diff := cmp.Diff(&tt.want, got, lacks); diff != "" {
 				t.Errorf("through protobuf: -want +got:\n%s", diff)
 			}
 		})

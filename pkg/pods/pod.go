@@ -85,6 +85,8 @@ type Container struct {
 	Hugepages memorymanager.Request `json:"hugepages,omitempty"`
 	// Guaranteed is set when the container by itself requests CPU and memory and limits both to the same.
 	Guaranteed bool `json:"guaranteed,omitempty"`
+	// Lacks says what keeps it from that, "has no CPU limit"; empty when nothing does, and for an ephemeral container.
+	Lacks string `json:"lacks,omitempty"`
 }
 
 // Container finds a container by its name.

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // IgnoredAnnotation is an annotation that is wrong, or not allowed in its namespace.
@@ -27,21 +26,8 @@ func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
 		return nil
 	}
 	for _, pod := range n.pods {
-		rules := n.rulesFor(pod)
-		for _, problem := range problems(pod, rules) {
+		for _, problem := range problems(pod, n.rulesFor(pod)) {
 			all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, problem.Annotation, problem.Message})
-		}
-		class := classOf(pod)
-		if class == memoryqos.Guaranteed {
-			continue
-		}
-		read := config.ReadAnnotations(pod.Annotations)
-		for _, container := range pod.Spec.Containers {
-			if wishes, _ := read.Wishes(container.Name, rules); wishes.NUMA == config.NUMARequired {
-				all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, string(config.AnnotationNUMA),
-					fmt.Sprintf("numa: required has no effect on container %s: only containers of Guaranteed pods are placed, and the pod is %s", container.Name, class)})
-				break
-			}
 		}
 	}
 	return all

@@ -133,9 +133,13 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 	switch {
 	case decided.Unplaced != nil:
 		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced.Text)
-	case classOf(pod) == memoryqos.Burstable && n.config.MemoryManagerPolicy != config.MemoryManagerNone:
-		if read, _ := podinfo.FromPod(pod).Container(spec.Name); read.Guaranteed {
-			note.Reason = decided.Pinning // another container of the pod is why
+	case classOf(pod) != memoryqos.Guaranteed:
+		wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, n.rulesFor(pod))
+		read, _ := podinfo.FromPod(pod).Container(spec.Name)
+		if wishes.NUMA == config.NUMARequired {
+			note.Reason = decided.Pinning + "; the annotation numa: required has no effect"
+		} else if read.Guaranteed && n.config.MemoryManagerPolicy != config.MemoryManagerNone { // another container of the pod is why
+			note.Reason = decided.Pinning
 		}
 	}
 	request := decided.Request

@@ -168,8 +168,10 @@ func (d *Explanation) write(b *strings.Builder) {
 	if d.Defaults != "" {
 		fmt.Fprintf(b, "  %s\n", d.Defaults)
 	}
+	r := d.Rejection
+	unpinned := r != nil && strings.HasPrefix(d.Pinning, "not pinned: "+r.Reason)
 	switch {
-	case d.Pinning == "": // never placed
+	case d.Pinning == "", unpinned: // never placed, or said below with the reason
 	case d.Placement != nil && !d.Placement.Nodes.Empty() && d.Placement.Existing:
 		fmt.Fprintf(b, "  on %s, %s\n", d.Placement.Nodes.Named(), d.Pinning)
 	default:
@@ -206,9 +208,13 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s\n", d.Placement.Aligned)
 	}
 	last := ""
-	if r := d.Rejection; r != nil {
+	if r != nil {
 		last = r.Text
-		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(r.Why(), "\n", "\n    "))
+		what := fmt.Sprintf("last rejection, %s UTC (%s)", r.Last.UTC().Format(time.DateTime), r.Reason)
+		if unpinned {
+			what = fmt.Sprintf("%s, %s UTC", d.Pinning, r.Last.UTC().Format(time.DateTime))
+		}
+		fmt.Fprintf(b, "  %s:\n    %s\n", what, strings.ReplaceAll(r.Why(), "\n", "\n    "))
 	}
 	if v := d.OOMKill; v != nil {
 		fmt.Fprintf(b, "  last OOM kill, %s UTC: %s\n", v.Time.UTC().Format(time.DateTime), v.Text())
@@ -224,11 +230,13 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 }
 
-// writePlacement receives the last rejection, so as not to repeat it.
+// writePlacement receives the last rejection: one list of reasons is enough, and what differs now is in the candidates.
 func writePlacement(b *strings.Builder, p *memorymanager.Explanation, last string) {
 	switch {
 	case p.Rejected != "" && p.Rejected == last:
 		fmt.Fprintln(b, "  placed now, it would be rejected for the same reason")
+	case p.Rejected != "" && last != "":
+		fmt.Fprintln(b, "  placed now, it would be rejected, too")
 	case p.Rejected != "":
 		fmt.Fprintf(b, "  placed now, it would be rejected:\n    %s\n", strings.ReplaceAll(p.Rejected, "\n", "\n    "))
 	case p.Existing:
@@ -243,7 +251,7 @@ func writePlacement(b *strings.Builder, p *memorymanager.Explanation, last strin
 		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")
 	}
 	candidates := p.Candidates
-	if strings.Contains(p.Rejected, "\n") { // which has a line for each node
+	if strings.Contains(p.Rejected, "\n") && (last == "" || last == p.Rejected) { // which has a line for each node
 		candidates = slices.DeleteFunc(slices.Clone(candidates), func(c memorymanager.Candidate) bool { return c.Nodes.Len() == 1 })
 	}
 	if len(candidates) == 0 {
