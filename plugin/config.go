@@ -79,15 +79,16 @@ func newConfigShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print the effective configuration: the file, what it takes over from the kubelet, and the defaults",
-		Long:  `Prints every key with the value that holds, without a look at this machine; that is "config check".`,
+		Long:  `Prints every key of the file, or of standard input for "-", with the value that holds, without a look at this machine; that is "config check".`,
 		Example: `  nri-memory-manager config show
   nri-memory-manager config show /etc/nri/memory-manager/config.yaml`,
 		Args: commandline.Args(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := config.Default()
 			if len(args) == 1 {
+				file, read := orStdin(args[0], cmd.InOrStdin())
 				var err error
-				if c, err = files.Load(args[0]); err != nil {
+				if c, err = read.Load(file); err != nil {
 					return err
 				}
 			}
@@ -119,18 +120,23 @@ type checkedNode struct {
 	Allocatable uint64 `json:"allocatable"`
 }
 
+// orStdin is how a file is named and read: "-" is standard input.
+func orStdin(file string, in io.Reader) (string, config.Files) {
+	if file != "-" {
+		return file, files
+	}
+	const name = "standard input"
+	return name, func(path string) ([]byte, error) {
+		if path == name {
+			return io.ReadAll(in)
+		}
+		return files(path)
+	}
+}
+
 // checkConfig checks a file, or standard input for "-". The error has all that keeps the daemon from starting.
 func (o *apiOptions) checkConfig(file string, m machine.Machine, in io.Reader) (checked, error) {
-	read := files
-	if file == "-" {
-		file = "standard input"
-		read = func(path string) ([]byte, error) {
-			if path == file {
-				return io.ReadAll(in)
-			}
-			return files(path)
-		}
-	}
+	file, read := orStdin(file, in)
 	resolved, err := read.Check(file, m)
 	warnings, clients := o.checkClients(resolved.Config)
 	err = strictyaml.Join(err, clients)
@@ -169,7 +175,7 @@ func writeChecked(to io.Writer, all []checked) error {
 			fmt.Fprintln(table, "NODE\tTOTAL\tRESERVED\tHUGE PAGES\tALLOCATABLE")
 		}
 		for _, n := range c.Nodes {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", n.ID, quantity.Format(n.Total), quantity.Format(n.Reserved), quantity.Format(n.HugePages), quantity.Format(n.Allocatable))
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", n.ID, quantity.Short(n.Total), quantity.Short(n.Reserved), quantity.Short(n.HugePages), quantity.Short(n.Allocatable))
 		}
 		table.Flush()
 	}

@@ -37,9 +37,9 @@ func TestConfigCheckShowsWhatNodesHaveLeft(t *testing.T) {
 	t.Parallel()
 	code, out, errOut := runConfig(t, "check", "../testdata/config/task-page.yaml", "--machine", taskPageMachine)
 	const want = `../testdata/config/task-page.yaml is valid.
-NODE  TOTAL        RESERVED  HUGE PAGES  ALLOCATABLE
-0     131823588Ki  3Gi       0           128677860Ki
-1     132115940Ki  2148Mi    0           129916388Ki
+NODE  TOTAL    RESERVED  HUGE PAGES  ALLOCATABLE
+0     125.7Gi  3Gi       0           122.7Gi
+1     126Gi    2.098Gi   0           123.9Gi
 `
 	if code != exitOK || out != want || errOut != "" {
 		t.Errorf("exit %d, error %q, printed\n%s\nwant\n%s", code, errOut, out, want)
@@ -50,7 +50,7 @@ func TestConfigCheckPrintsWarnings(t *testing.T) {
 	t.Parallel()
 	code, out, _ := runConfig(t, "check", configFile(t, "kubeReserved: {memory: 1Gi}"), "--machine", "../testdata/machines/four-unequal.yaml")
 	for _, want := range []string{
-		"warning: NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 3\n", "warning: reservedMemory is not set: kubeReserved 1Gi", "config.yaml is valid.\n", "\n0     65805228Ki   ", "5Gi ",
+		"warning: NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 3\n", "warning: NUMA nodes with CPUs and without memory are left out: 4\n", "warning: reservedMemory is not set: kubeReserved 1Gi", "config.yaml is valid.\n", "\n0     62.76Gi  ", "5Gi ",
 	} {
 		if code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("exit %d, printed\n%s\nwithout %q", code, out, want)
@@ -126,6 +126,12 @@ func TestConfigShowPrintsWhatIsReadBack(t *testing.T) {
 	}
 	if code, again, errOut := runConfig(t, "show", configFile(t, out)); code != exitOK || again != out {
 		t.Errorf("exit %d, error %q, printed\n%s\nwant\n%s", code, errOut, again, out)
+	}
+	if code, piped, _ := run(t, out, "config", "show", "-"); code != exitOK || piped != out {
+		t.Errorf("from standard input: exit %d, printed\n%s\nwant\n%s", code, piped, out)
+	}
+	if code, _, errOut := run(t, "cacheRom: 1", "config", "show", "-"); code != exitBadInput || !strings.Contains(errOut, `standard input:1: unknown field "cacheRom"`) {
+		t.Errorf("from standard input: exit %d, error %q", code, errOut)
 	}
 	if code, defaults, _ := runConfig(t, "show"); code != exitOK || !strings.Contains(defaults, "memoryThrottlingFactor: 0.9\n") {
 		t.Errorf("exit %d, printed\n%s", code, defaults)

@@ -97,7 +97,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s: policy %s, layout %s, %s, %d containers\n\n", l.File, l.Policy, l.Format, vouched, len(l.Containers))
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NODE\tGROUP\tASSIGNMENTS\tTYPE\tTOTAL\tSYSTEM RESERVED\tALLOCATABLE\tRESERVED\tFREE")
+	fmt.Fprintln(table, "NODE\tGROUP\tASSIGNMENTS\tTYPE\tTOTAL\tRESERVED\tALLOCATABLE\tALLOCATED\tFREE")
 	for _, node := range l.Nodes {
 		for _, t := range node.Memory {
 			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, joined(node.Group), node.Assignments, t.Type,

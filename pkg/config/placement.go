@@ -65,7 +65,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 func (r *Resolved) leaveOut(m machine.Machine) error {
 	hasCPUs := func(n machine.Node) bool { return !n.CPUs.IsEmpty() }
 	exclude := r.Config.NodesWithoutCPUs != IncludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)
-	var without []int
+	var without, empty []int
 	for _, node := range m.Nodes {
 		out := node.Memory == 0 || exclude && !hasCPUs(node)
 		switch {
@@ -79,12 +79,18 @@ func (r *Resolved) leaveOut(m machine.Machine) error {
 			return r.Config.Errorf(key, "NUMA node %d cannot be placed on: Static has nodes 0 to %d, as in the kubelet; want None (profile: QoS), or nodesWithoutCPUs: Exclude where it has no CPUs",
 				node.ID, nodeset.Max-1)
 		}
+		if node.Memory == 0 && hasCPUs(node) {
+			empty = append(empty, node.ID)
+		}
 		if out {
 			r.LeftOut = r.LeftOut.Union(nodeset.Of(node.ID))
 		}
 	}
 	if len(without) > 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes without CPUs are left out (nodesWithoutCPUs: %s): %s", r.Config.NodesWithoutCPUs, cpuset.New(without...)))
+	}
+	if len(empty) > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes with CPUs and without memory are left out: %s", cpuset.New(empty...)))
 	}
 	return nil
 }
