@@ -49,7 +49,7 @@ func newSimulateCommand() *cobra.Command {
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
 Pods that have not ended, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. The
-output of "helm template" and "kubectl get -o yaml" can be used as it is: other kinds and fields of a newer Kubernetes are
+output of "helm template", "kubectl get -o yaml" and "jq" (objects one after the other) can be used as it is: other kinds and fields of a newer Kubernetes are
 skipped, and the last lines name what is not known. A manifest is a file, a folder with *.yaml, *.yml and *.json, or "-" for standard input. Where the
 configuration enables dra, pods with resource claims are not placed: the scheduler may choose their NUMA nodes.
 
@@ -148,6 +148,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	case err != nil:
 		return commandline.Failed(err)
 	}
+	result.Skipped = read.LeftOut()
 	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
 		return commandline.Failed(err)
 	}
@@ -161,7 +162,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if doubtful != "" {
 		notes = append(notes, doubtful)
 	}
-	for _, note := range append(notes, read.LeftOut()...) {
+	for _, note := range append(notes, result.Skipped...) {
 		fmt.Fprintln(errOut, "nri-memory-manager: "+note)
 	}
 	return o.judge(result, errOut)

@@ -47,6 +47,30 @@ func simulateJSON(t *testing.T, manifest string, wantCode int, flags ...string) 
 	return result
 }
 
+// What jq prints of a list: one object after the other, on a line each or on several.
+func TestSimulateReadsAStreamOfJSON(t *testing.T) {
+	t.Parallel()
+	one := func(name, more string) string {
+		return `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "` + name + `"},` + "\n" + ` "spec": {"containers": [{"name": "app"` + more + `}]}}` + "\n"
+	}
+	stream := one("a", "") + `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}} ` + one("b", "")
+	ended := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}, "spec": {"containers": []}, "status": {"phase": "Failed"}}`
+	code, out, errOut := run(t, stream+ended, "simulate", "-o", "json", "--machine", taskPageMachine, "-")
+	var result struct {
+		Containers []struct{ Pod string }
+		Skipped    []string
+	}
+	must(t, json.Unmarshal([]byte(out), &result))
+	if want := []string{"skipped what makes no pods: 1 Service", "skipped pods that have ended: 1 Failed"}; code != exitOK || !slices.Equal(result.Skipped, want) ||
+		errOut != "nri-memory-manager: "+strings.Join(want, "\nnri-memory-manager: ")+"\n" {
+		t.Errorf("exit %d, skipped %q, errors %q", code, result.Skipped, errOut)
+	}
+	if len(result.Containers) != 2 || result.Containers[0].Pod != "a" || result.Containers[1].Pod != "b" {
+		t.Errorf("the containers are %+v", result.Containers)
+	}
+	refused(t, stream+one("d", `, "resources": {"limit": {}}`), `standard input:6: spec.containers[0].resources: unknown field "limit"`, "simulate", "--machine", taskPageMachine, "-")
+}
+
 // The task page of the Kubernetes documentation: a Guaranteed pod of 150Gi on two nodes of 126Gi.
 func TestSimulateTheTaskPage(t *testing.T) {
 	t.Parallel()

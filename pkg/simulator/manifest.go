@@ -1,7 +1,9 @@
 package simulator
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -230,14 +232,33 @@ func manifestsIn(dir string) ([]string, error) {
 
 // read adds the pods of a manifest of one or more documents. name is what errors call it.
 func (m *Manifests) read(name string, data []byte) error {
-	roots, err := strictyaml.Documents(name, data)
-	if err != nil {
-		return err
-	}
-	for _, root := range roots {
-		m.note(m.readObject(object{file: name, node: root}))
+	for _, part := range jsonObjects(data) {
+		roots, err := strictyaml.Documents(name, part)
+		if err != nil {
+			return err
+		}
+		for _, root := range roots {
+			m.note(m.readObject(object{file: name, node: root}))
+		}
 	}
 	return nil
+}
+
+// jsonObjects splits JSON objects that follow one another, as jq prints them; any other text is one part. A part begins with as many empty
+// lines as the file has before it, so that errors name the file's lines.
+func jsonObjects(data []byte) (parts [][]byte) {
+	reader := json.NewDecoder(bytes.NewReader(data))
+	for from, lines := int64(0), 0; ; {
+		var one json.RawMessage
+		if err := reader.Decode(&one); errors.Is(err, io.EOF) && len(parts) > 0 {
+			return parts
+		} else if err != nil {
+			return [][]byte{data}
+		}
+		part := data[from:reader.InputOffset()]
+		parts = append(parts, append(bytes.Repeat([]byte{'\n'}, lines), part...))
+		from, lines = reader.InputOffset(), lines+bytes.Count(part, []byte{'\n'})
+	}
 }
 
 // readObject adds the pods that an object makes on one node, or those of a list of objects: "kubectl get -o yaml" prints a List, the API
