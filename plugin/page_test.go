@@ -92,7 +92,7 @@ func TestPageShowsClaimsInChromium(t *testing.T) {
 		`<td>default/one</td><td data-label="Pods"><button type="button" data-focus="claim default/one uid-a" data-pod="uid-a">default/a</button></td><td data-label="NUMA">1</td>`+
 			`<td data-label="Memory">2Gi of memory</td><td data-label="State">used by a/app</td>`,
 		`<td>default/two</td><td data-label="Pods"><span>uid-b</span></td><td data-label="NUMA">0, 1</td>`+
-			`<td data-label="Memory">4Gi of memory (2Gi on node 0, 2Gi on node 1)</td><td data-label="State">prepared</td>`,
+			`<td data-label="Memory">4Gi of memory (2Gi on NUMA 0, 2Gi on NUMA 1)</td><td data-label="State">prepared</td>`,
 		`NUMA 0: memory 0 of 7.977Gi allocated, 7.977Gi free, 2Gi of 7.975Gi claimed`, `title="5.975Gi free for resource claims"`, `title="3.975Gi free for resource claims"`)
 	wantEqual(t, "what a claim has in the nodes' bars", strings.Join(regexp.MustCompile(`claim default/[^"]* here`).FindAllString(onPage(), -1), "; "),
 		"claim default/two: 2Gi claimed here, 0 really here; claim default/one: 2Gi claimed here, 1Gi really here; claim default/two: 2Gi claimed here, 0 really here")

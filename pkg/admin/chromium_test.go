@@ -68,7 +68,7 @@ func TestPageInChromium(t *testing.T) {
 		"the legend":              "allocated for a container, each its colour",
 		"a bar in words":          `aria-label="NUMA 0: memory 40Gi of 61Gi allocated, 21Gi free; hugepages-2Mi 1Gi of 2Gi allocated, 1Gi free"`,
 		"how old it is":           "as of ",
-		"a group":                 "in a group of nodes 1, 2",
+		"a group":                 "in a group of NUMA 1, 2",
 		"what is free":            "21Gi free",
 		"a container in its bar":  `title="default/database/postgres: 39Gi allocated here, 30Gi really here"`,
 		"the other node's share":  `title="analytics/spark-1/executor: 20Gi allocated here, 18Gi really here"`,
@@ -78,8 +78,8 @@ func TestPageInChromium(t *testing.T) {
 		"a stopped container":     `<span class="bad">stopped</span>`,
 		"an ancestor":             "kubepods.slice/kubepods-burstable.slice",
 		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
-		"a rejection":             "worker, 14×: policy restricted, scope container: only nodes 0-2 together have room",
-		"who bars it":             "\nin the way: default/database/postgres, which has node 0 alone",
+		"a rejection":             "worker, 14×: policy restricted, scope container: only NUMA 0-2 together have room",
+		"who bars it":             "\nin the way: default/database/postgres, which has NUMA 0 alone",
 		"a pod's rejections":      "<td>15×</td>",
 		"its other container":     "proxy: policy restricted",
 		"a pod that runs":         ">Unpinned (1 pod)</summary>",
@@ -152,7 +152,7 @@ func TestReaderOfThePageInChromium(t *testing.T) {
 		"filter: 2 of 8 containers, nginx metrics\n",
 		"sort: 8 containers, executor postgres not moved nginx app unpinned proxy (sidecar) ",
 		"pod: default/database (Guaranteed), ",
-		"Allocated; 39Gi of memory (39Gi on node 0)", "focus on pod-heading\n", "closed: true\n",
+		"Allocated; 39Gi of memory (39Gi on NUMA 0)", "focus on pod-heading\n", "closed: true\n",
 	} {
 		if !strings.Contains(dom, line) {
 			t.Errorf("want %q in\n%s", line, dom)
