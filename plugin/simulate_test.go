@@ -24,12 +24,12 @@ const taskPageConfig = "../testdata/config/task-page.yaml"
 // simulated is simulate's JSON as a program reads it.
 type simulatedJSON struct {
 	Containers []struct {
-		Namespace, Pod, Container, QOSClass, Reason, CpusetMems string
-		Admitted                                                bool
-		NUMANodes                                               []int
-		OOMScoreAdj                                             int64
-		Memory                                                  map[string]any
-		OCI                                                     map[string]any
+		Namespace, Pod, Container, QOSClass, Reason, CpusetMems, AssignedMemset string
+		Admitted                                                                bool
+		NUMANodes                                                               []int
+		OOMScoreAdj                                                             int64
+		Memory                                                                  map[string]any
+		OCI                                                                     map[string]any
 	}
 	Ancestors          []map[string]any
 	IgnoredAnnotations []map[string]string
@@ -45,6 +45,25 @@ func simulateJSON(t *testing.T, manifest string, wantCode int, flags ...string) 
 	var result simulatedJSON
 	must(t, json.Unmarshal([]byte(out), &result))
 	return result
+}
+
+func TestSimulateShowsAssignedMemset(t *testing.T) {
+	t.Parallel()
+	placed := pod("{limits: {cpu: 1, memory: 1Gi}}")
+	own := strings.Replace(placed, "image: app", "image: app\n      env: [{name: ASSIGNED_MEMSET, value: mine}]", 1)
+	const exposed, hidden = "exposeAssignedMemset: true", "{}"
+	for name, test := range map[string]struct{ manifest, config, want string }{
+		"a placed container":    {placed, exposed, "0"},
+		"its spec has its own":  {own, exposed, "mine"},
+		"it is not placed":      {pod("{}"), exposed, ""},
+		"it is not exposed":     {placed, hidden, ""},
+		"only the spec has one": {own, hidden, ""},
+	} {
+		container := simulateJSON(t, test.manifest, exitOK, "--machine", taskPageMachine, "--config", file(t, "config.yaml", test.config)).Containers[0]
+		if container.AssignedMemset != test.want {
+			t.Errorf("%s: ASSIGNED_MEMSET is %q, want %q", name, container.AssignedMemset, test.want)
+		}
+	}
 }
 
 // What jq prints of a list: one object after the other, on a line each or on several.

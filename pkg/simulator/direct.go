@@ -73,6 +73,9 @@ func (d *Direct) CreateContainer(ctx context.Context, container *api.Container) 
 	container = proto.Clone(container).(*api.Container)
 	container.State = api.ContainerState_CONTAINER_CREATED
 	adjust(container.Linux.Resources, adjustment)
+	if adjustment.Memset != "" {
+		container.Env = append(container.Env, ledger.MemsetVariable+"="+adjustment.Memset)
+	}
 	if err := d.tree.Apply(container); err != nil {
 		return nil, err
 	}

@@ -69,8 +69,12 @@ func (k kubelet) container(pod *corev1.Pod, container *corev1.Container) *api.Co
 	resources.HugepageLimits = k.hugepageLimits(pod, container)
 	// The kubelet asks the kernel to kill all of a container's processes together.
 	resources.Unified = map[string]string{"memory.oom.group": "1"}
+	var env []string
+	for _, variable := range container.Env {
+		env = append(env, variable.Name+"="+variable.Value)
+	}
 	return &api.Container{
-		Id: id, PodSandboxId: idOf(string(pod.UID)), Name: container.Name, Annotations: map[string]string{},
+		Id: id, PodSandboxId: idOf(string(pod.UID)), Name: container.Name, Annotations: map[string]string{}, Env: env,
 		Linux: &api.LinuxContainer{
 			Resources:   resources,
 			OomScoreAdj: &api.OptionalInt{Value: k.oomScoreAdj(pod, container)},

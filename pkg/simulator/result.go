@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -50,6 +51,8 @@ type Container struct {
 	// manager policy.
 	CpusetCpus string `json:"cpusetCpus,omitempty"`
 	Memory     Memory `json:"memory"`
+	// AssignedMemset is the container's variable ASSIGNED_MEMSET, its spec's own or the plugin's; empty without exposeAssignedMemset.
+	AssignedMemset string `json:"assignedMemset,omitempty"`
 	// OOMScoreAdj is what the container's processes have: the kubelet's, unless an annotation or the configuration sets another.
 	OOMScoreAdj int64 `json:"oomScoreAdj"`
 	// Defaults names the rule of the configuration that stands for annotations, and which.
@@ -122,13 +125,20 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 	}
 	result := &Result{Containers: n.containers, IgnoredAnnotations: n.ignoredAnnotations(), nodes: nodes, notLookedAt: n.admission.notLookedAt()}
 	specs := map[string]*rspec.LinuxResources{}
+	memsets := map[string]string{}
 	for _, container := range n.runtime.Containers() {
 		specs[container.Id] = container.Linux.Resources.ToOCI()
+		for _, variable := range container.Env {
+			if value, is := strings.CutPrefix(variable, ledger.MemsetVariable+"="); is && n.config.ExposeAssignedMemset {
+				memsets[container.Id] = value
+			}
+		}
 	}
 	for _, container := range n.containers {
 		if !container.Admitted {
 			continue
 		}
+		container.AssignedMemset = memsets[container.id]
 		// The plugin may have corrected a running container since its creation.
 		if spec := specs[container.id]; spec != nil {
 			container.OCI = spec
