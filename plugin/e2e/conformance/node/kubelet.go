@@ -151,9 +151,12 @@ func withoutManagers(config map[string]any) map[string]any {
 	for _, key := range []string{"memoryManagerPolicyOptions", "memoryThrottlingFactor", "memoryReservationPolicy"} {
 		delete(config, key)
 	}
-	if gates, ok := config["featureGates"].(map[string]any); ok {
-		delete(gates, "MemoryQoS")
+	gates, _ := config["featureGates"].(map[string]any)
+	if gates == nil {
+		gates = map[string]any{}
 	}
+	gates["MemoryQoS"] = false // from 1.37 on it is on by default
+	config["featureGates"] = gates
 	return config
 }
 
@@ -164,8 +167,14 @@ func pluginConfig(config map[string]any, folder string) []byte {
 		"kubeletConfig": filepath.Join(folder, kubeletFile), "guaranteedHeadroom": 0, "onUnsatisfiable": "Reject", "onConflict": "Kubelet",
 		"stallGuard": false, "events": true, "logLevel": "debug",
 	}
-	if gates, _ := config["featureGates"].(map[string]any); gates["MemoryQoS"] != true { // the kubelet writes none of the files then
+	if config["memoryManagerPolicy"] != "Static" { // which the plugin does not take over: a kubelet beside it should have None
+		c["memoryManagerPolicy"] = "None"
+	}
+	gates, _ := config["featureGates"].(map[string]any)
+	if gates["MemoryQoS"] != true { // the kubelet writes none of the files then
 		c["memoryThrottlingFactor"], c["memoryReservationPolicy"] = nil, "None"
+	} else if config["memoryThrottlingFactor"] == nil { // 1.36 has it in the configuration by default
+		c["memoryThrottlingFactor"] = nil
 	}
 	text, err := yaml.Marshal(c)
 	if err != nil {

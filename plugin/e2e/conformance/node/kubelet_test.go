@@ -30,12 +30,14 @@ evictionHard: {memory.available: 100Mi}
 
 // TestThePluginTakesWhatTheSuitesWrite loads what the wrapper writes for the plugin.
 func TestThePluginTakesWhatTheSuitesWrite(t *testing.T) {
-	for gate, want := range map[string]struct {
-		policy string
-		high   bool
-	}{"true": {"TieredReservation", true}, "false": {"None", false}} {
+	const factor, static = "memoryThrottlingFactor: 0.8\n", "memoryManagerPolicy: Static"
+	for _, want := range []struct {
+		gate, without string
+		policy        string
+		high          bool
+	}{{"true", "", "TieredReservation", true}, {"true", factor, "TieredReservation", false}, {"false", "", "None", false}, {"false", static, "None", false}} {
 		folder := t.TempDir()
-		text := strings.Replace(suitesConfig, "GATE", gate, 1)
+		text := strings.Replace(strings.Replace(suitesConfig, "GATE", want.gate, 1), want.without, "", 1)
 		var kubeletConfig map[string]any
 		if err := yaml.Unmarshal([]byte(text), &kubeletConfig); err != nil {
 			t.Fatal(err)
@@ -51,9 +53,9 @@ func TestThePluginTakesWhatTheSuitesWrite(t *testing.T) {
 			t.Fatalf("%v in\n%s", err, ours)
 		}
 		if string(c.MemoryReservationPolicy) != want.policy || (c.MemoryThrottlingFactor != nil) != want.high {
-			t.Errorf("MemoryQoS %s: policy %s, factor %v", gate, c.MemoryReservationPolicy, c.MemoryThrottlingFactor)
+			t.Errorf("MemoryQoS %s without %q: policy %s, factor %v", want.gate, want.without, c.MemoryReservationPolicy, c.MemoryThrottlingFactor)
 		}
-		if c.MemoryManagerPolicy != config.MemoryManagerStatic || !c.PodLevelResourceManagers || len(c.ReservedMemory) != 1 {
+		if (c.MemoryManagerPolicy == config.MemoryManagerStatic) == (want.without == static) || !c.PodLevelResourceManagers || len(c.ReservedMemory) != 1 {
 			t.Errorf("taken over: %+v", c)
 		}
 	}
@@ -69,12 +71,12 @@ func TestTheKubeletKeepsNoManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, gone := range []string{"MemoryQoS", "memoryThrottlingFactor", "memoryReservationPolicy", "Static"} {
+	for _, gone := range []string{"MemoryQoS: true", "memoryThrottlingFactor", "memoryReservationPolicy", "Static"} {
 		if strings.Contains(string(text), gone) {
 			t.Errorf("the kubelet keeps %s:\n%s", gone, text)
 		}
 	}
-	for _, stays := range []string{"memoryManagerPolicy: None", "topologyManagerPolicy: restricted", "PodLevelResourceManagers: true"} {
+	for _, stays := range []string{"memoryManagerPolicy: None", "MemoryQoS: false", "topologyManagerPolicy: restricted", "PodLevelResourceManagers: true"} {
 		if !strings.Contains(string(text), stays) {
 			t.Errorf("the kubelet loses %s:\n%s", stays, text)
 		}
