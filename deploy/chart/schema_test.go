@@ -23,6 +23,10 @@ import (
 // schemaOfConfig is where the generated part of values.schema.json begins; it is the last one.
 const schemaOfConfig = `  "definitions": `
 
+// formerKeys are keys of earlier configuration files whose error is to say what replaces them, as the daemon's does.
+var formerKeys = []string{"dryRun", "numaAllocationStrategy", "onGroupConflict", "onForeignCPUs", "alignTo", "reservedMemoryCheck", "allowedAnnotations",
+	"minimumThrottlingFactor", "podResources", "log", "kubeconfig", "nodeName", "requestTimeout", "reconcilePeriod", "rebalance"}
+
 // TestSchemaOfTheConfiguration keeps the schema of the value config: generated from the types of the configuration file, with
 // the comments of deploy/config.yaml.
 func TestSchemaOfTheConfiguration(t *testing.T) {
@@ -37,6 +41,13 @@ func TestSchemaOfTheConfiguration(t *testing.T) {
 	}
 	g := generator{choices: ours.Choices(), ranges: ours.Ranges(), comments: comments(t)}
 	definitions := map[string]schema{"config": g.of(reflect.TypeFor[ours.Config](), "")}
+	for _, key := range formerKeys {
+		instead := new(ours.Config).Instead(key)
+		if instead == "" {
+			t.Errorf("the daemon says nothing of the removed key %s", key)
+		}
+		definitions["config"].Properties[key] = schema{Description: "Is no more; an error says so.", Const: "left out: " + instead}
+	}
 	for path := range g.choices {
 		t.Errorf("the configuration has no key %s, which has a list of names", path)
 	}
@@ -389,4 +400,11 @@ func comments(t *testing.T) map[string]string {
 	}
 	collect(document.Content[0], "")
 	return found
+}
+
+// TestAFormerKeyIsNamedWithWhatReplacesIt renders the chart with a key of an earlier configuration file.
+func TestAFormerKeyIsNamedWithWhatReplacesIt(t *testing.T) {
+	if _, err := render(t, "{config: {dryRun: true}}"); err == nil || !strings.Contains(err.Error(), "left out: use profile: Observe") {
+		t.Errorf("the error is %v", err)
+	}
 }
