@@ -82,6 +82,7 @@ func TestWhatTheRuntimeWritesAfterARollbackIsTakenBack(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			apply = nil
 			n := newNode(t, "", func(n *node) {
 				n.apply = func(_ context.Context, updates []Update) error {
 					if apply != nil {
