@@ -236,10 +236,7 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Header: header}
 	effects := a.decide(ctx, event, func(d decided) {
 		if d.Err == nil {
-			a.outbox.seen = a.seen(d.facts.Found)
-			if !d.DryRun { // the answer has all updates
-				a.outbox.sync = nil
-			}
+			a.outbox.seen, a.outbox.sync = a.seen(d.facts.Found), nil // the answer has all updates
 			a.outbox.unasked = a.ledger.Refs()
 			a.requests.Retain(a.outbox.unasked)
 		}
@@ -257,9 +254,6 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	}
 	a.poke() // Run checks the files and asks for exact requests
 	a.logNotes(effects.Notes)
-	if effects.DryRun { // Run sends them, and takes back what else the runtime writes with them
-		return nil, nil
-	}
 	return a.syncContainers(ctx, effects.Sync), nil
 }
 

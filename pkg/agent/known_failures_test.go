@@ -582,7 +582,7 @@ var dryRuns = []behaviour{
 		run:   func(t testing.TB) { resizeInADryRun(t, func(*node, Pod, Container) {}) },
 	},
 	{
-		name:  "the same after a restart of the plugin in the dry run, where the runtime does not take over what it was asked to record",
+		name:  "the same after a restart of the plugin in the dry run",
 		right: "the same",
 		seen:  `memory.high is "943718400", want "max"`,
 		run: func(t testing.TB) {

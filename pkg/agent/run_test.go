@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
@@ -626,57 +624,6 @@ func TestALoweredMemoryHighHoldsNoCreate(t *testing.T) {
 	n.want("the new pod's memory.min", n.file(other.CgroupParent, "memory.min"), "1052266496")
 	close(ended)
 	reload.Wait()
-}
-
-// The runtime's record of a container is given back, too: with each later update the runtime writes all of it, also when there is no plugin.
-func TestADryRunGivesTheRuntimesRecordBack(t *testing.T) {
-	var asked []Update
-	n := newNode(t, "", func(n *node) {
-		n.apply = func(_ context.Context, updates []Update) error { asked = append(asked, updates...); return nil }
-	})
-	ctx := context.Background()
-	burst, pinned, kubelets := n.pod("burst", memoryqos.Burstable), n.pod("pinned", memoryqos.Guaranteed), n.pod("kubelets", memoryqos.Burstable)
-	b, g := n.launch(burst, ofPod(burst, "main", 1000*mi)), n.launch(pinned, ofPod(pinned, "main", gi))
-	k := ofPod(kubelets, "main", 1000*mi)
-	k.Resources.Unified = map[string]string{"memory.high": "734003200"}
-	k = n.launch(kubelets, k)
-	n.work(ctx)
-	if len(asked) > 0 {
-		t.Fatalf("updates before the dry run: %+v", asked)
-	}
-	n.reconfigure("profile: Observe")
-	want := map[string]Adjustment{
-		b.ID: {Unified: map[string]string{"memory.high": "max"}},
-		g.ID: {Unified: map[string]string{"memory.min": "0"}, CpusetMems: "0-1"},
-		k.ID: {Unified: map[string]string{"memory.high": "734003200"}},
-	}
-	check := func(when string) {
-		t.Helper()
-		got := map[string]Adjustment{}
-		for _, update := range asked {
-			got[update.ContainerID] = update.Adjustment
-		}
-		if diff := cmp.Diff(want, got); diff != "" || len(asked) > len(got) {
-			t.Errorf("%s: %d updates: %s", when, len(asked), diff)
-		}
-		asked = nil
-	}
-	check("at the beginning of the dry run")
-	n.config = parseConfig(t, "profile: Observe")
-	n.restart() // before the values were taken back
-	b.State, g.State = Running, Running
-	b.Resources.Unified = map[string]string{"memory.high": n.file(b.CgroupsPath, "memory.high")}
-	if updates := n.sync([]Pod{burst, pinned}, []Container{b, g}); len(updates) > 0 {
-		t.Errorf("the answer has %+v", updates) // what else the runtime writes with these would stay
-	}
-	n.work(ctx)
-	delete(want, k.ID) // which has ended
-	check("after a restart in the dry run")
-	b.Resources.Unified = map[string]string{"memory.high": "max"}
-	n.sync([]Pod{burst}, []Container{b})
-	n.work(ctx)
-	clear(want)
-	check("once the record has been given back")
 }
 
 func TestADryRunTouchesNothing(t *testing.T) {

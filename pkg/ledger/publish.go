@@ -47,7 +47,8 @@ func (l *Ledger) publish() {
 	}
 	allocations := l.deltas()
 	if out.DryRun = l.state.Resolved.Config.DryRun(); out.DryRun {
-		out.Answer, out.Files, out.Ended, out.ReadLimits = Adjustment{}, nil, nil, nil
+		out.Answer, out.Updates, out.Files, out.Ended = Adjustment{}, nil, nil, nil
+		out.ReadLimits, out.Sync = nil, nil
 		return
 	}
 	out.Allocations = allocations
@@ -141,10 +142,6 @@ func (l *Ledger) isCorrection(was, now *derivedRun) bool {
 func (l *Ledger) needsSync(c *container, now *derivedRun, changed bool) bool {
 	if c.Phase == Creating || slices.Contains(l.step.synced, c) || l.step.all && !l.step.syncAll || !changed && !c.Record.Resend && !l.step.syncAll {
 		return false
-	}
-	if l.state.Resolved.Config.DryRun() {
-		_, has := l.restoreUpdate(c)
-		return has && l.step.syncAll
 	}
 	_, lacks := c.syncUpdate(now)
 	return lacks

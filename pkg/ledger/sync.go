@@ -1,13 +1,8 @@
 package ledger
 
-import (
-	"cmp"
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-)
-
-// SyncContainers updates the runtime's record of containers to the desired values. Their files do not wait for the runtime. In a dry run the
-// record gets back what it had: the runtime writes all of it again with each later update, also when there is no plugin any more.
+// SyncContainers updates the runtime's record of containers to the desired values. Their files do not wait for the runtime.
 type SyncContainers struct {
 	IDs []string
 	// Usage is the memory of their cgroups.
@@ -15,17 +10,12 @@ type SyncContainers struct {
 }
 
 func (e SyncContainers) apply(l *Ledger) {
-	dryRun := l.state.Resolved.Config.DryRun()
+	if l.state.Resolved.Config.DryRun() {
+		return
+	}
 	for _, id := range e.IDs {
 		c := l.changeContainer(id)
 		if c == nil || c.Phase == Creating { // the answer to its creation is under way
-			continue
-		}
-		if dryRun {
-			if update, has := l.restoreUpdate(c); has {
-				c.Record.Unsure = c.Record.Unsure.plus(update.Adjustment)
-				l.step.effects.Updates = append(l.step.effects.Updates, update)
-			}
 			continue
 		}
 		now := l.deriveRun(c)
@@ -74,20 +64,6 @@ func (c *container) syncUpdate(now *derivedRun) (Update, bool) {
 	sure := Record{Values: c.Record.Values, Mems: c.Record.Mems}
 	if c.Record.Resend || !sure.answer(now, Resources{}).Empty() {
 		update.Adjustment = c.Record.answer(now, Resources{})
-	}
-	return update, !update.Empty()
-}
-
-// restoreUpdate returns the update that gives the runtime's record the kubelet's values, or the defaults, in place of this plugin's.
-func (l *Ledger) restoreUpdate(c *container) (Update, bool) {
-	update := Update{ContainerID: c.ID}
-	if c.alive() && c.Record.Written {
-		before := derivedRun{values: runtimeValues(c.Resources), oomGroup: c.Resources.OOMGroup, mems: c.Record.Mems}
-		if c.Record.WrittenMems {
-			before.mems = cmp.Or(c.Resources.Mems, l.allNodes.String())
-		}
-		record := Record{Values: c.Record.Values, Mems: c.Record.Mems}
-		update.Adjustment = record.answer(&before, Resources{})
 	}
 	return update, !update.Empty()
 }

@@ -80,14 +80,10 @@ func (e Synchronize) apply(l *Ledger) {
 // correct asks the runtime to update the containers whose files do not hold the desired values. If the files hold them, the runtime is not
 // asked, whatever its record shows: the answer to its next update corrects the record.
 func (l *Ledger) correct(listed []*container, found Found) {
-	dryRun := l.state.Resolved.Config.DryRun()
+	if l.state.Resolved.Config.DryRun() {
+		return
+	}
 	for _, c := range listed {
-		if dryRun {
-			if _, has := l.restoreUpdate(c); has {
-				l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
-			}
-			continue
-		}
 		l.journalFound(c)
 		now := l.deriveRun(c)
 		_, lacks := c.syncUpdate(&now)

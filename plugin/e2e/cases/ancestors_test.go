@@ -1,7 +1,6 @@
 package cases
 
 import (
-	"fmt"
 	"testing"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
@@ -89,30 +88,5 @@ func TestRollbackLeavesKernelDefaults(t *testing.T) {
 				t.Errorf("%s/%s is %s after rollback, want %s", dir, name, got, want)
 			}
 		}
-	}
-
-	// A daemon that runs gives the runtime's record back, too: a resize would have the runtime write what was before.
-	p.restart()
-	last := &kubelet.Pod{Name: "last", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 64 * MiB}}}
-	run(t, k, last)
-	if high := file(dirOf(t, k, last, "app"), "memory.high"); high == "max" {
-		t.Fatal("the container has no memory.high to take back")
-	}
-	taken := metric(t, updates)
-	if out, code := p.ask("rollback"); code != 0 {
-		t.Fatalf("rollback of a running daemon: exit status %d: %s", code, out)
-	}
-	eventually(t, "the runtime has made the updates", func() string {
-		if metric(t, updates) <= taken {
-			return "it has not"
-		}
-		return ""
-	})
-	p.stop()
-	if err := k.Resize(t.Context(), last, "app", 32*MiB, 96*MiB); err != nil {
-		t.Fatal(err)
-	}
-	if limit, high := file(dirOf(t, k, last, "app"), "memory.max"), file(dirOf(t, k, last, "app"), "memory.high"); limit != fmt.Sprint(96*MiB) || high != "max" {
-		t.Errorf("after a resize without the daemon memory.max is %s and memory.high %s, want max", limit, high)
 	}
 }
