@@ -88,6 +88,10 @@ func TestSimulateReadsAStreamOfJSON(t *testing.T) {
 		t.Errorf("the containers are %+v", result.Containers)
 	}
 	refused(t, stream+one("d", `, "resources": {"limit": {}}`), `standard input:6: spec.containers[0].resources: unknown field "limit"`, "simulate", "--machine", taskPageMachine, "-")
+	refused(t, stream+"\n"+`{"kind": "Pod", "metadata": {"name": "cut`, "standard input:6: the JSON object that begins here: unexpected EOF", "simulate", "--machine", taskPageMachine, "-")
+	if code, _, errOut := run(t, one("a", "")+"---\n"+one("b", ""), "simulate", "--machine", taskPageMachine, "-"); code != exitOK {
+		t.Errorf("YAML documents of JSON: exit %d, errors %q", code, errOut)
+	}
 }
 
 // The task page of the Kubernetes documentation: a Guaranteed pod of 150Gi on two nodes of 126Gi.

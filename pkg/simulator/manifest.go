@@ -232,7 +232,11 @@ func manifestsIn(dir string) ([]string, error) {
 
 // read adds the pods of a manifest of one or more documents. name is what errors call it.
 func (m *Manifests) read(name string, data []byte) error {
-	for _, part := range jsonObjects(data) {
+	parts, err := jsonObjects(name, data)
+	if err != nil {
+		return err
+	}
+	for _, part := range parts {
 		roots, err := strictyaml.Documents(name, part)
 		if err != nil {
 			return err
@@ -246,14 +250,17 @@ func (m *Manifests) read(name string, data []byte) error {
 
 // jsonObjects splits JSON objects that follow one another, as jq prints them; any other text is one part. A part begins with as many empty
 // lines as the file has before it, so that errors name the file's lines.
-func jsonObjects(data []byte) (parts [][]byte) {
+func jsonObjects(name string, data []byte) (parts [][]byte, err error) {
 	reader := json.NewDecoder(bytes.NewReader(data))
 	for from, lines := int64(0), 0; ; {
 		var one json.RawMessage
 		if err := reader.Decode(&one); errors.Is(err, io.EOF) && len(parts) > 0 {
-			return parts
+			return parts, nil
+		} else if rest := bytes.TrimLeft(data[from:], " \t\r\n"); err != nil && len(parts) > 0 && bytes.HasPrefix(rest, []byte{'{'}) { // no YAML
+			line := 1 + bytes.Count(data[:len(data)-len(rest)], []byte{'\n'})
+			return nil, fmt.Errorf("%s:%d: the JSON object that begins here: %w", name, line, err)
 		} else if err != nil {
-			return [][]byte{data}
+			return [][]byte{data}, nil
 		}
 		part := data[from:reader.InputOffset()]
 		parts = append(parts, append(bytes.Repeat([]byte{'\n'}, lines), part...))
