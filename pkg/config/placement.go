@@ -55,6 +55,11 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	if err := r.checkSums(keep); err != nil {
 		return err
 	}
+	for i, entry := range c.ReservedMemory {
+		if r.leaves(entry.NUMANode) {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("reservedMemory[%d]: NUMA node %d is left out: what is reserved on it is kept on no other node", i, entry.NUMANode))
+		}
+	}
 	r.Reserved = c.ReservedMemory
 	r.reserve()
 	return nil

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,6 +172,9 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 	r, err = resolve(t, "reservedMemory: 0:memory=100Mi,hugepages-1Gi=1Gi;3:memory=1Gi", m)
 	if err != nil || len(r.Nodes) != 2 || len(r.Nodes[0].Reserved) != 2 || r.Nodes[0].Reserved[0].Type != "hugepages-1Gi" || len(r.Nodes[1].Reserved) != 0 {
 		t.Errorf("%v, nodes %+v", err, r.Nodes)
+	}
+	if want := "reservedMemory[1]: NUMA node 3 is left out: what is reserved on it is kept on no other node"; !slices.Contains(r.Warnings, want) {
+		t.Errorf("warnings = %q, want %q among them", r.Warnings, want)
 	}
 	m.Nodes = m.Nodes[2:]
 	if _, err = resolve(t, "", m); err == nil || err.Error() != "c.yaml: nodesWithoutCPUs: no NUMA node of this machine has both memory and CPUs; want Include" {
