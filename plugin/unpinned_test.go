@@ -104,6 +104,10 @@ func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
 	manifest = strings.Replace(pod("{limits: {cpu: 1, memory: 1Gi}}"), "spec:", "spec:\n  initContainers: [{name: setup}]", 1)
 	_, table, _ = run(t, manifest, append([]string{"simulate", "-"}, flags...)...)
 	wantAll(t, table, "NOT PINNED\ndefault/web app:\n    not pinned: only Guaranteed pods are: its container setup (init) has no CPU limit and no memory limit\n")
+	container = simulateJSON(t, pod("{requests: {cpu: 1}, limits: {memory: 1Gi}}"), exitOK, flags...).Containers[0]
+	if want := "not pinned: only Guaranteed pods are: its container app (app) has no CPU limit"; container.Reason != want {
+		t.Errorf("without a CPU limit the reason is %q, want %q", container.Reason, want)
+	}
 	for _, byRule := range []string{"{}", "{limits: {memory: 7Ei}, requests: {memory: 1Gi}}"} {
 		if reason := simulateJSON(t, pod(byRule), exitOK, flags...).Containers[0].Reason; reason != "" {
 			t.Errorf("%s has the reason %q", byRule, reason)

@@ -138,7 +138,7 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		read, _ := podinfo.FromPod(pod).Container(spec.Name)
 		if wishes.NUMA == config.NUMARequired {
 			note.Reason = decided.Pinning + "; the annotation numa: required has no effect"
-		} else if read.Guaranteed && n.config.MemoryManagerPolicy != config.MemoryManagerNone { // another container of the pod is why
+		} else if read.Limit > 0 && read.Request == read.Limit && n.config.MemoryManagerPolicy != config.MemoryManagerNone { // CPU or another container is why
 			note.Reason = decided.Pinning
 		}
 	}
