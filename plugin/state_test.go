@@ -80,8 +80,8 @@ func TestStateShow(t *testing.T) {
 	for _, want := range []string{
 		file + ": policy Static, layout v1, checksum right, 1 containers\n",
 		"NODE  GROUP  ASSIGNMENTS  TYPE           TOTAL    RESERVED  ALLOCATABLE  ALLOCATED  FREE",
-		"1     0,1    1            memory         126Gi    2.098Gi   123.9Gi      27.28Gi    96.61Gi",
-		"fa9bdd38-6df9-4cf9-aa67-8c4814da37a8  guaranteed  memory  150Gi  0,1",
+		"1     0-1    1            memory         126Gi    2.098Gi   123.9Gi      27.28Gi    96.61Gi",
+		"fa9bdd38-6df9-4cf9-aa67-8c4814da37a8  guaranteed  memory  150Gi  0-1",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)

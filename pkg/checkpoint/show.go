@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -100,7 +101,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 	fmt.Fprintln(table, "NODE\tGROUP\tASSIGNMENTS\tTYPE\tTOTAL\tRESERVED\tALLOCATABLE\tALLOCATED\tFREE")
 	for _, node := range l.Nodes {
 		for _, t := range node.Memory {
-			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, joined(node.Group), node.Assignments, t.Type,
+			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, nodeset.Of(node.Group...), node.Assignments, t.Type,
 				quantity.Short(t.Total), quantity.Short(t.SystemReserved), quantity.Short(t.Allocatable), quantity.Short(t.Reserved), quantity.Short(t.Free))
 		}
 	}
@@ -109,7 +110,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 	}
 	row := func(pod, container string, blocks []BlockListing) {
 		for _, block := range blocks {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(pod), printable(container), printable(block.Type), quantity.Short(block.Size), joined(block.Nodes))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(pod), printable(container), printable(block.Type), quantity.Short(block.Size), nodeset.Of(block.Nodes...))
 		}
 	}
 	for _, pod := range l.Pods {
@@ -139,12 +140,4 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-}
-
-func joined(ids []int) string {
-	texts := make([]string, len(ids))
-	for i, id := range ids {
-		texts[i] = fmt.Sprint(id)
-	}
-	return strings.Join(texts, ",")
 }
