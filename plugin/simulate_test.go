@@ -89,6 +89,8 @@ func TestSimulateReadsAStreamOfJSON(t *testing.T) {
 	}
 	refused(t, stream+one("d", `, "resources": {"limit": {}}`), `standard input:6: spec.containers[0].resources: unknown field "limit"`, "simulate", "--machine", taskPageMachine, "-")
 	refused(t, stream+"\n"+`{"kind": "Pod", "metadata": {"name": "cut`, "standard input:6: the JSON object that begins here: unexpected EOF", "simulate", "--machine", taskPageMachine, "-")
+	refused(t, "["+one("a", "")+"]", "standard input:1: a list without a kind is not a Kubernetes object; want its objects one after the other (jq '.[]'), or the items of a List",
+		"simulate", "--machine", taskPageMachine, "-")
 	if code, _, errOut := run(t, one("a", "")+"---\n"+one("b", ""), "simulate", "--machine", taskPageMachine, "-"); code != exitOK {
 		t.Errorf("YAML documents of JSON: exit %d, errors %q", code, errOut)
 	}

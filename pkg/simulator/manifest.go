@@ -273,6 +273,8 @@ func jsonObjects(name string, data []byte) (parts [][]byte, err error) {
 func (m *Manifests) readObject(o object) error {
 	version, name := cmp.Or(scalar(o.node, "apiVersion"), o.version), cmp.Or(scalar(o.node, "kind"), o.kind)
 	switch known := otherVersion("extensions/", name); {
+	case o.node.Kind == yaml.SequenceNode:
+		return o.wrong("a list without a kind is not a Kubernetes object; want its objects one after the other (jq '.[]'), or the items of a List")
 	case version == "" && name == "":
 		return o.wrong("not a Kubernetes object: apiVersion and kind are missing")
 	case version == "" && known != "":
