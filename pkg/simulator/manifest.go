@@ -232,39 +232,41 @@ func manifestsIn(dir string) ([]string, error) {
 
 // read adds the pods of a manifest of one or more documents. name is what errors call it.
 func (m *Manifests) read(name string, data []byte) error {
-	parts, err := jsonObjects(name, data)
+	list, isStream, err := jsonList(name, data)
 	if err != nil {
 		return err
 	}
-	for _, part := range parts {
-		roots, err := strictyaml.Documents(name, part)
-		if err != nil {
-			return err
-		}
-		for _, root := range roots {
-			m.note(m.readObject(object{file: name, node: root}))
-		}
+	roots, err := strictyaml.Documents(name, list)
+	if err != nil {
+		return err
+	}
+	if isStream {
+		roots = roots[0].Content
+	}
+	for _, root := range roots {
+		m.note(m.readObject(object{file: name, node: root}))
 	}
 	return nil
 }
 
-// jsonObjects splits JSON objects that follow one another, as jq prints them; any other text is one part. A part begins with as many empty
-// lines as the file has before it, so that errors name the file's lines.
-func jsonObjects(name string, data []byte) (parts [][]byte, err error) {
+// jsonList makes one list, with the same lines, of JSON objects that follow one another, as jq prints them; any other text stays as it is.
+func jsonList(name string, data []byte) (list []byte, isStream bool, err error) {
 	reader := json.NewDecoder(bytes.NewReader(data))
-	for from, lines := int64(0), 0; ; {
+	for from := int64(0); ; from = reader.InputOffset() {
 		var one json.RawMessage
-		if err := reader.Decode(&one); errors.Is(err, io.EOF) && len(parts) > 0 {
-			return parts, nil
-		} else if rest := bytes.TrimLeft(data[from:], " \t\r\n"); err != nil && len(parts) > 0 && bytes.HasPrefix(rest, []byte{'{'}) { // no YAML
+		err := reader.Decode(&one)
+		rest := bytes.TrimLeft(data[from:], " \t\r\n")
+		switch {
+		case err == nil:
+			list = append(append(list, "[,"[min(from, 1)]), data[from:reader.InputOffset()]...)
+		case errors.Is(err, io.EOF) && len(list) > 0:
+			return append(list, ']'), true, nil
+		case len(list) > 0 && bytes.HasPrefix(rest, []byte{'{'}): // no YAML
 			line := 1 + bytes.Count(data[:len(data)-len(rest)], []byte{'\n'})
-			return nil, fmt.Errorf("%s:%d: the JSON object that begins here: %w", name, line, err)
-		} else if err != nil {
-			return [][]byte{data}, nil
+			return nil, false, fmt.Errorf("%s:%d: the JSON object that begins here: %w", name, line, err)
+		default:
+			return data, false, nil
 		}
-		part := data[from:reader.InputOffset()]
-		parts = append(parts, append(bytes.Repeat([]byte{'\n'}, lines), part...))
-		from, lines = reader.InputOffset(), lines+bytes.Count(part, []byte{'\n'})
 	}
 }
 
