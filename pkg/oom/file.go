@@ -109,7 +109,7 @@ func newStore(path string) *store {
 	return s
 }
 
-// put has the file say that somebody watched at this time, and hold data unless that is nil.
+// put records that somebody watched at this time, and replaces the data of the file unless data is nil.
 func (s *store) put(data []byte, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
