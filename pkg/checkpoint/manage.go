@@ -87,7 +87,11 @@ func Export(file File, target string) (text []byte, warning string, findings []F
 	return nil, "", append(findings, Finding{Where: where, What: fmt.Sprintf(what, len(s.Pods)), Do: doPodLevel})
 }
 
+// withoutAmounts returns the state without the PerNode amounts of its blocks. It copies nothing if there are none.
 func withoutAmounts(s memorymanager.State) memorymanager.State {
+	if !hasAmounts(s) {
+		return s
+	}
 	s.Entries, s.Pods = slices.Clone(s.Entries), slices.Clone(s.Pods)
 	for i := range s.Entries {
 		s.Entries[i].Blocks = blocksAlone(s.Entries[i].Blocks)

@@ -60,9 +60,7 @@ func (w *Writer) Replace(s memorymanager.State) Ticket {
 
 // decided returns the state after a decision. It drops the PerNode amounts, which would be wrong.
 func decided(s memorymanager.State, nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) memorymanager.State {
-	if hasAmounts(s) {
-		s = withoutAmounts(s)
-	}
+	s = withoutAmounts(s)
 	var own []memorymanager.PodEntry
 	if pod.Blocks != nil {
 		own = []memorymanager.PodEntry{{Pod: pod.Pod, Blocks: pod.Blocks}}

@@ -109,7 +109,7 @@ func newStore(path string) *store {
 	return s
 }
 
-// put records that somebody watched at this time, and replaces the data of the file unless data is nil.
+// put sets the time at which the daemon was last alive, and replaces the data unless it is nil.
 func (s *store) put(data []byte, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
