@@ -424,6 +424,7 @@ func TestACgroupThatHangsHoldsNoEvent(t *testing.T) {
 			eventually(t, "kubepods protects all pods", func() bool {
 				return n.file("/kubepods", "memory.min") == bytesOf(*above(n.View(), cgroup.LevelKubepods).Min)
 			})
+			eventually(t, "every write has returned", func() bool { return n.ancestors.hanging.Load() == 0 }) // before the folder goes
 		})
 	}
 }
