@@ -75,6 +75,7 @@ type Line struct {
 //	touch a 80Mi anon            a process that gets it (anon, read, write or tmpfs) and stays; with a number more, its oom_score_adj
 //	wait 10s
 //	read a/memory.events high    the whole file, or a key of it
+//	await a/memory.pressure full.avg10 > 5   a read each second, for a minute or until it is as expected: a slow machine stalls later
 //	end a                        the processes of the cgroup
 //	watch a                      as the daemon does: a cgroup for what is made, removed and written in it, a file for what the kernel counts
 //	heard a/memory.high:close    what the watches said since the last time: of create, delete, close and modify, each once; after a +, at least
@@ -160,6 +161,13 @@ func (p *player) play(words []string) (string, error) {
 			return expected(err, words[1])
 		}
 		return text, compare(text, words[0], strings.Trim(size(words[1]), `"`))
+	case "await":
+		text, err := "", errors.New("never read")
+		for second := 0; err != nil && second < 60; second++ {
+			p.Wait(time.Second)
+			text, err = p.play(append([]string{"read"}, rest...))
+		}
+		return text, err
 	case "watch":
 		return "", p.watch(at, dir, file)
 	case "heard":
