@@ -127,7 +127,7 @@ const wait = setInterval(() => {
   if (!page() || !one("#containers td")) return;
   clearInterval(wait);
   set("#search", "database pro"); see("search");
-  set("#search", "node:2"); see("on node 2");
+  set("#search", "numa:2"); see("on node 2");
   set("#search", ""); set("#filter", "annotations"); see("filter");
   set("#filter", ""); sort("Limit"); sort("Limit"); see("sort");
   document.getElementById("seen").textContent += "focus: " + page().activeElement.tagName + "\n";

@@ -124,7 +124,7 @@ func lacking(request, limit uint64, r corev1.ResourceRequirements) string {
 		sizes := quantity.Apart(request, limit)
 		return fmt.Sprintf("requests %s of memory and has a limit of %s", sizes[0], sizes[1])
 	case cpuRequest.Cmp(cpuLimit) != 0:
-		return fmt.Sprintf("requests %s CPUs and has a limit of %s", &cpuRequest, &cpuLimit)
+		return fmt.Sprintf("has a CPU request of %s and a CPU limit of %s", &cpuRequest, &cpuLimit)
 	}
 	return ""
 }

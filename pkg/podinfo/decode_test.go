@@ -38,7 +38,7 @@ func TestWhatKeepsAContainerFromBeingGuaranteed(t *testing.T) {
 		"{requests: {cpu: 1}, limits: {memory: 1Gi}}":                         "has no CPU limit",
 		"{limits: {cpu: 1}}":                                                  "has no memory limit",
 		"{requests: {memory: 1Gi}, limits: {cpu: 1, memory: 2Gi}}":            "requests 1Gi of memory and has a limit of 2Gi",
-		"{requests: {cpu: 500m}, limits: {cpu: 1, memory: 1Gi}}":              "requests 500m CPUs and has a limit of 1",
+		"{requests: {cpu: 500m}, limits: {cpu: 1, memory: 1Gi}}":              "has a CPU request of 500m and a CPU limit of 1",
 		"{requests: {cpu: 1, memory: 1023Mi}, limits: {cpu: 2, memory: 1Gi}}": "requests 1023Mi of memory and has a limit of 1Gi",
 	} {
 		got := FromPod(manifest(t, "spec: {containers: [{name: app, resources: "+resources+"}]}")).Containers[0]
