@@ -31,6 +31,8 @@ var reasons = []struct {
 		"PodResources of kubelet 1.36 gives each container that shares the pod's memory all of it, the plugin's the pod, as Kubernetes 1.37 " +
 			"(kubernetes#138738)."},
 	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The kubelet cannot take memory.low back from a running container. The plugin does."},
+	{regexp.MustCompile(`should clear stale memory.high when MemoryQoS is disabled and container is resized|memoryThrottlingFactor from nil to 0.9 and resizing`),
+		"The case expects the old memory.high until the resize. The plugin writes what the new configuration says at once."},
 }
 
 // fileReason is why files of some levels hold something else with the plugin.
@@ -44,9 +46,11 @@ var fileReasons = []fileReason{
 	{nil, []string{"kubepods memory.low"}, "The kubelet leaves it at 0, with which memory.low below it has no effect. The plugin writes the sum of the pods' memory.low."},
 	{regexp.MustCompile(`BestEffort pod`), []string{"container memory.high"}, "KEP-2570 gives a container without request and limit the throttling factor's share of what the node " +
 		"has to give; the kubelet of this version compares the request with the limit first, finds both 0, and leaves the file alone."},
-	{regexp.MustCompile(`switching from TieredReservation to None|persist container-level memory.low after rollback`),
+	{regexp.MustCompile(`switching from TieredReservation to None|persist container-level memory.low after rollback|feature rollback should`),
 		[]string{"container memory.low", "container memory.high", "pod memory.low", "kubepods memory.min", "kubepods/kubepods-burstable.slice memory.low"},
 		"The kubelet writes a container's and a pod's files when they start, and leaves what is there when the policy changes. The plugin writes what the new configuration says."},
+	{regexp.MustCompile(`after Burstable pod resize`), []string{"kubepods memory.min", "kubepods/kubepods-burstable.slice memory.low"},
+		"The kubelet adds the pods up once a minute. The plugin writes the sums at the resize."},
 	{regexp.MustCompile(`bigger than free memory on each NUMA node|for sequential guaranteed pods`), []string{"container cpuset.mems"},
 		"The case asks for nearly all memory of a NUMA node that it takes from a Go map, whose order is random."},
 }
