@@ -170,7 +170,7 @@ func linesOf(actions []protect.Action, dryRun bool) (lines []string) {
 	for _, action := range actions {
 		lines = append(lines, describe(action, dryRun))
 	}
-	for _, line := range kubeletNotes(actions) {
+	for _, line := range notes(actions) {
 		lines = append(lines, "note     "+line)
 	}
 	if len(actions) == 0 {
@@ -201,12 +201,15 @@ func describe(a protect.Action, dryRun bool) string {
 	return fmt.Sprintf("%s %s: %q to %q%s", done, file, a.From, a.To, whose)
 }
 
-// kubeletNotes say which values a kubelet that writes some itself writes again, and which it does not. They follow its
-// qosContainerManagerImpl.UpdateCgroups (at its start, every minute, and when a pod starts or is killed),
+// notes say which values others write again: the runtime, which writes all of its record of a container with each update, and a kubelet that
+// writes some itself. They follow its qosContainerManagerImpl.UpdateCgroups (at its start, every minute, and when a pod starts or is killed),
 // podContainerManagerImpl.EnsureExists and generateLinuxContainerResources.
-func kubeletNotes(actions []protect.Action) []string {
-	above, unknown := false, 0
+func notes(actions []protect.Action) []string {
+	above, unknown, containers := false, 0, map[string]bool{}
 	for _, a := range actions {
+		if a.Level == cgroup.LevelContainer && !a.Gone && a.Err == nil {
+			containers[a.Cgroup] = true
+		}
 		switch {
 		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems, a.Knob == cgroup.MemoryOOMGroup: // which is what it was before
 		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelSystem, a.Level == cgroup.LevelBurstable:
@@ -223,6 +226,10 @@ func kubeletNotes(actions []protect.Action) []string {
 	if unknown > 0 {
 		lines = append(lines, fmt.Sprintf("no value of the kubelet's is known for %d of the files of pods and containers: these go to the kernel's default. "+
 			"A kubelet with the feature gate MemoryQoS writes a container's again when it is created or resized, and a pod's only for a new pod", unknown))
+	}
+	if len(containers) > 0 {
+		lines = append(lines, fmt.Sprintf("the runtime may still have the values of before in its record of %d containers, and writes them again when it updates one: "+
+			"without the plugin, restart a pod before its memory is resized", len(containers)))
 	}
 	return lines
 }
