@@ -86,6 +86,40 @@ func TestRollbackAfterAKillTakesEverythingBack(t *testing.T) {
 	}
 }
 
+// After a rollback the runtime's record still has the old values: an agent that comes later does not take them for the kubelet's.
+func TestAnAgentAfterARollback(t *testing.T) {
+	n := newNode(t, "memoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation")
+	n.sync(nil, nil)
+	guaranteed, burstable := n.pod("guaranteed", memoryqos.Guaranteed), n.pod("burstable", memoryqos.Burstable)
+	containers := []Container{n.launch(guaranteed, ofPod(guaranteed, "app", 2*gi)), n.launch(burstable, ofPod(burstable, "app", gi))}
+	n.stop()
+	n.rollback()
+	n.config = parseConfig(t, "profile: QoS\nmemoryThrottlingFactor: null\nmemoryReservationPolicy: None")
+	n.start()
+	n.sync([]Pod{guaranteed, burstable}, containers)
+	n.work(context.Background())
+	defaults := map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max", "cpuset.mems": ""}
+	for _, when := range []string{"with the agent", "after its rollback"} {
+		for _, c := range containers {
+			for file, want := range defaults {
+				if got := n.file(c.CgroupsPath, file); got != want && got != "" {
+					t.Errorf("%s %s of %s is %s, want %q", when, file, c.ID, got, want)
+				}
+			}
+		}
+		n.stop()
+		n.rollback()
+	}
+	n.config = parseConfig(t, "")
+	n.start()
+	n.sync([]Pod{guaranteed, burstable}, containers)
+	n.want("the source of the request", string(n.containerView(burstable, "app").Source), "oomscore")
+	view := n.containerView(guaranteed, "app")
+	n.want("the nodes", view.Nodes.String(), "0")
+	n.work(context.Background())
+	n.want("its cpuset.mems", n.file(containers[0].CgroupsPath, "cpuset.mems"), "0")
+}
+
 // copyOf is a state folder as it is on the disk at this moment.
 func copyOf(t testing.TB, dir string) string {
 	t.Helper()
