@@ -91,7 +91,9 @@ func TestAnAgentAfterARollback(t *testing.T) {
 	n := newNode(t, "memoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation")
 	n.sync(nil, nil)
 	guaranteed, burstable := n.pod("guaranteed", memoryqos.Guaranteed), n.pod("burstable", memoryqos.Burstable)
-	containers := []Container{n.launch(guaranteed, ofPod(guaranteed, "app", 2*gi)), n.launch(burstable, ofPod(burstable, "app", gi))}
+	half, score := ofPod(burstable, "app", gi), int64(984)
+	half.Resources.OOMScoreAdj = &score
+	containers := []Container{n.launch(guaranteed, ofPod(guaranteed, "app", 2*gi)), n.launch(burstable, half)}
 	n.stop()
 	n.rollback()
 	n.config = parseConfig(t, "profile: QoS\nmemoryThrottlingFactor: null\nmemoryReservationPolicy: None")
