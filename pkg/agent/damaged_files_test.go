@@ -160,6 +160,7 @@ func TestTheJournalKnowsWhatTheKubeletWants(t *testing.T) {
 			do: func(n *node, p Pod, c Container) {
 				c.State = Running
 				n.mkdir(c.CgroupsPath)
+				n.write(c.CgroupsPath, Adjustment{Unified: c.Resources.Unified})
 				n.sync([]Pod{p}, []Container{c})
 			},
 			want: "memory.high=838860800 memory.low=", // memory.low is what we would have set: the journal may have been lost
