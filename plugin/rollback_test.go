@@ -33,9 +33,10 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 	h.timings("check=100ms")
 	plugin := h.start()
 	db, web := guaranteed("db", 4*gi), burstable("web", 2*gi, 968)
+	cache := guaranteed("cache", gi)                           // of whose pod no cpuset.mems.effective is known, as in the demo
 	db.unified = map[string]string{"memory.min": "4294963200"} // the kubelet's
 	db.files = map[string]string{"memory.min": "4294963200", "cpuset.mems.effective": "0-1"}
-	h.deploy(db, web)
+	h.deploy(db, web, cache)
 	before := h.ours()
 	if len(before) < 6 || h.knob(db.cgroup()+"/"+db.id(), "cpuset.mems") != "0" {
 		t.Fatalf("there is little to roll back: %v", before)
@@ -64,8 +65,8 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 	if diff := cmp.Diff(kubelets, h.ours()); diff != "" {
 		t.Errorf("after the rollback:\n%s", diff)
 	}
-	for _, p := range []*testPod{late, large} {
-		if got := h.mems(p); got != "" {
+	for _, p := range []*testPod{cache, late, large} {
+		if got := h.knob(p.cgroup()+"/"+p.id(), "cpuset.mems"); got != "" {
 			t.Errorf("pod %s has cpuset.mems %q", p.name, got)
 		}
 	}

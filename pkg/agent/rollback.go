@@ -16,6 +16,8 @@ const (
 	// rollbackWait is how long Rollback waits for the kernel and systemd, and planWait how long for its plan. Its caller waits ten seconds.
 	rollbackWait = 8 * time.Second
 	planWait     = 2 * time.Second
+	// restoreWait is the part of rollbackWait for restoring files: the rest is for finding what is left.
+	restoreWait = 5 * time.Second
 	// rollbackPeriod is the time between two checks: writes that were under way may still have to be restored.
 	rollbackPeriod = 50 * time.Millisecond
 )
@@ -39,7 +41,12 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	a.setRolledBack(ctx, true)
 	a.log.Warn("rolled back: nothing is written until the rollback is ended, or the plugin is restarted")
 	go func() {
-		err := a.restoreAll(ctx)
+		restoring, stop := context.WithTimeout(ctx, restoreWait)
+		defer stop()
+		err := a.restoreAll(restoring)
+		if restoring.Err() != nil {
+			err = errNotRestored
+		}
 		left := a.toRestore(ctx)
 		for i := range left {
 			left[i].Err = cmp.Or(left[i].Err, err, errNotRestored)

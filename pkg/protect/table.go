@@ -183,8 +183,12 @@ func (p *Protector) Journaled() Journaled {
 		if e.Knob != cgroup.CpusetMems {
 			continue
 		}
-		if text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup)); err == nil {
-			w.nodes[e.Cgroup], _ = cgroup.CpusetMems.Parse([]byte(text)) // an invalid list is left alone
+		text, err := p.tree.EffectiveMems(path.Dir(e.Cgroup))
+		if err != nil {
+			continue
+		}
+		if nodes, err := cgroup.CpusetMems.Parse([]byte(text)); err == nil { // an invalid list is left alone
+			w.nodes[e.Cgroup] = nodes // none in a folder that plays a cgroup: an empty file is the default there
 		}
 	}
 	return w
@@ -207,10 +211,10 @@ func (p *Protector) RestoreAll(w Journaled) {
 	for dir, r := range p.rows {
 		r.state = released
 		for i, f := range r.all() {
-			if i == mems && w.nodes[dir] == 0 {
+			if nodes, read := w.nodes[dir]; i == mems && !read {
 				f.ignore()
 			} else {
-				p.restoreFile(r, f, i, w.nodes[dir])
+				p.restoreFile(r, f, i, nodes)
 			}
 			if f.goal == restoring && p.unconfirmed(r) { // systemd may have written what it held, and nobody is told
 				f.readFailed()
