@@ -36,7 +36,12 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 		Args:              commandline.Args(1, 1),
 		ValidArgsFunction: completePod(&stateDir, containerWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if stateFile != "" {
+			switch {
+			case stateFile == "" && configPath != "":
+				return errors.New("--config is for --state-file: the daemon has its own")
+			case stateFile != "" && namespace != "":
+				return errors.New("--namespace: a state file names pods by their UID; leave it out")
+			case stateFile != "":
 				documents, err := explainFile(stateFile, configPath, args[0])
 				if err != nil {
 					return err
@@ -93,7 +98,7 @@ func explainFile(path, configPath, argument string) ([]status.Explanation, error
 	if err != nil {
 		return nil, err
 	}
-	uid, container, _ := strings.Cut(argument, "/")
+	uid, container, _ := strings.Cut(strings.TrimPrefix(argument, "pod/"), "/")
 	documents, err := status.ExplainState(file.State, memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope}, uid, container)
 	if err != nil {
 		return nil, commandline.Failed(fmt.Errorf("%s: %w", path, err))

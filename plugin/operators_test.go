@@ -101,7 +101,10 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	file := h.path("state/memory_manager_state")
 	wantAll(t, h.ask(0, "explain", "uid-database/app", "--state-file", file, "--config", h.path("config.yaml")), "4Gi of memory on node 0", "where it is")
 	wantAll(t, h.ask(1, "explain", "default/database", "--state-file", file), "the state file knows pods by UID")
+	wantAll(t, h.ask(0, "explain", "pod/uid-database", "--state-file", file), "4Gi of memory on node 0")
 	wantAll(t, h.ask(2, "explain", "uid", "--state-file", h.path("nowhere")), "nowhere")
+	wantAll(t, h.ask(2, "explain", "uid-database", "--state-file", file, "-n", "default"), "--namespace: a state file names pods by their UID; leave it out")
+	wantAll(t, h.ask(2, "explain", "database", "--config", h.path("config.yaml")), "--config is for --state-file: the daemon has its own")
 
 	wantAll(t, plugin.get("/"), "<title>NUMA memory map</title>")
 	wantAll(t, plugin.get("/healthz"), "ok")

@@ -70,9 +70,9 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 			t.Errorf("pod %s has cpuset.mems %q", p.name, got)
 		}
 	}
-	const why = `rollback: everything was set back, and nothing is written: "nri-memory-manager rollback --resume" or a restart of the plugin ends that`
+	const why = `rollback: what was written is set back, and nothing more is written: "nri-memory-manager rollback --resume" or a restart of the plugin ends that`
 	wantAll(t, h.ask(0, "status"), "NOT READY: "+why, "DRY RUN")
-	wantAll(t, h.ask(0, "explain", late.name), "\n  rolled back: everything was set back, and nothing is written\n")
+	wantAll(t, h.ask(0, "explain", late.name), "\n  rolled back: what was written is set back, and nothing more is written\n")
 	wantAll(t, plugin.get("/readyz"), "[-] "+why)
 	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_condition{condition="rollback"} 0`)
 	if text := h.audit(1); !strings.Contains(text, "ERROR    "+why) || strings.Contains(text, "[dry-run]") {

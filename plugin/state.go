@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,6 +166,12 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 			if target != "" && !slices.Contains(checkpoint.Targets, target) {
 				return fmt.Errorf("--for %q: want a kubelet's version, one of %s", target, strings.Join(checkpoint.Targets, ", "))
 			}
+			if followed, err := filepath.EvalSymlinks(output); err == nil && output != "" {
+				output = followed
+			}
+			if info, err := os.Stat(output); err == nil && !info.Mode().IsRegular() { // it would be replaced
+				return fmt.Errorf("--output %s: want a regular file", output)
+			}
 			file, err := newestState(cmd.Context(), stateDir)
 			if err != nil {
 				return err
@@ -180,7 +187,7 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 			if warning != "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "Warning: "+warning)
 			}
-			if output == "" {
+			if output == "" || output == "-" {
 				_, err = cmd.OutOrStdout().Write(text) // no newline: the text as a kubelet writes it
 				return commandline.Failed(err)
 			}

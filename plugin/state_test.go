@@ -65,8 +65,17 @@ func TestStateGoesFromTheKubeletAndBack(t *testing.T) {
 	if code, out, errOut = runState("export", "--state-dir", dir, "-o", back); code != exitOK || out != "" {
 		t.Errorf("export: %d %q %q", code, out, errOut)
 	}
+	link := filepath.Join(t.TempDir(), "link")
+	must(t, os.Symlink(back, link))
+	must(t, os.WriteFile(back, nil, 0o600))
+	if code, out, errOut = runState("export", "--state-dir", dir, "-o", link); code != exitOK || out != "" {
+		t.Errorf("export: %d %q %q", code, out, errOut)
+	}
 	if text, err := os.ReadFile(back); err != nil || string(text) != docState {
 		t.Errorf("export: %q %v", text, err)
+	}
+	if code, out, errOut = runState("export", "--state-dir", dir, "-o", "-"); code != exitOK || out != docState {
+		t.Errorf("export: %d %q %q", code, out, errOut)
 	}
 }
 
@@ -236,7 +245,8 @@ func TestStateBadInput(t *testing.T) {
 		"import into a file":  {[]string{"import", good, "--state-dir", bad}, exitBadInput, "making the state folder: mkdir " + bad + ": not a directory"},
 		"export of no state":  {[]string{"export", "--state-dir", t.TempDir()}, exitBadInput, "no such file or directory"},
 		"export of bad sums":  {[]string{"export", "--state-dir", filepath.Dir(odd)}, exitFailed, "A kubelet would refuse this state:\nnode 1: memory: reserved 29295144961 + free 103739236352 is 133034381313, but allocatable is 133034381312\n"},
-		"export to a folder":  {[]string{"export", "--state-dir", filepath.Dir(writeFile(t, checkpoint.FileName, docState)), "-o", t.TempDir()}, exitFailed, "file exists"},
+		"export to a folder":  {[]string{"export", "--state-dir", filepath.Dir(writeFile(t, checkpoint.FileName, docState)), "-o", t.TempDir()}, exitBadInput, "want a regular file"},
+		"export to a device":  {[]string{"export", "--state-dir", filepath.Dir(writeFile(t, checkpoint.FileName, docState)), "-o", os.DevNull}, exitBadInput, "--output /dev/null: want a regular file"},
 		"verify without file": {[]string{"verify", missing}, exitBadInput, "no such file or directory"},
 		"verify, no machine":  {[]string{"verify", good, "--machine", missing}, exitBadInput, "machine: "},
 		"verify, no config":   {[]string{"verify", good, "--machine", writeFile(t, "machine.yaml", docMachine), "--config", missing}, exitBadInput, missing},

@@ -124,5 +124,5 @@ func (a *Agent) setRolledBack(ctx context.Context, rolledBack bool) {
 // rolledBack is the condition of an agent that is rolled back.
 var rolledBack = ledger.Condition{
 	Name:    ledger.ConditionRollback,
-	Message: `everything was set back, and nothing is written: "nri-memory-manager rollback --resume" or a restart of the plugin ends that`,
+	Message: `what was written is set back, and nothing more is written: "nri-memory-manager rollback --resume" or a restart of the plugin ends that`,
 }

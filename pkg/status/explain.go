@@ -83,7 +83,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	notWritten := ""
 	switch config := view.Config.Config; {
 	case config.RolledBack:
-		notWritten = "rolled back: everything was set back, and nothing is written"
+		notWritten = "rolled back: what was written is set back, and nothing more is written"
 	case config.DryRun():
 		notWritten = "dry run (profile: Observe): nothing is written"
 	}

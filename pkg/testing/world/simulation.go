@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -105,6 +107,9 @@ const quietTime = 11 * time.Minute
 
 // A cgroup that was announced and that nobody has seen is kept in the journal for an hour, and then dropped.
 const journalTime = 70 * time.Minute
+
+// client-go's second handler waits until a millisecond after the last error: 27 years on a clock that begins in the year 2000.
+func init() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] }
 
 // Simulate runs a scenario in virtual time. folder is in memory, and empty.
 func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Report) {
