@@ -32,7 +32,7 @@ var reasons = []struct {
 			"(kubernetes#138738)."},
 	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The kubelet cannot take memory.low back from a running container. The plugin does."},
 	{regexp.MustCompile(`should clear stale memory.high when MemoryQoS is disabled and container is resized|memoryThrottlingFactor from nil to 0.9 and resizing`),
-		"The case expects the old memory.high until the resize. The plugin writes what the new configuration says at once."},
+		"The plugin writes memory.high at once, not at the resize."},
 }
 
 // fileReason is why files of some levels hold something else with the plugin.
