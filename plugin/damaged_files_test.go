@@ -419,7 +419,7 @@ func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
 			verb+plain.cgroup()+`/memory.min: "1052266496" to "0"`+"\n",
 			"note     a kubelet with the feature gate MemoryQoS writes memory.min of kubepods and memory.low of the Burstable level again within a minute",
 			"note     no value of the kubelet's is known for 3 of the files of pods and containers",
-			"note     the runtime may still have the values of before in its record of 4 containers")
+			"note     the runtime may still have the values of before in its records of containers (4)")
 	}
 	for _, p := range []*testPod{database, web, before, plain} {
 		for cgroup, files := range map[string]map[string]string{p.cgroup(): p.files, p.cgroup() + "/" + p.id(): p.unified} {

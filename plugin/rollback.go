@@ -228,7 +228,7 @@ func notes(actions []protect.Action) []string {
 			"A kubelet with the feature gate MemoryQoS writes a container's again when it is created or resized, and a pod's only for a new pod", unknown))
 	}
 	if len(containers) > 0 {
-		lines = append(lines, fmt.Sprintf("the runtime may still have the values of before in its record of %d containers, and writes them again when it updates one: "+
+		lines = append(lines, fmt.Sprintf("the runtime may still have the values of before in its records of containers (%d), and writes them again when it updates one: "+
 			"without the plugin, restart a pod before its memory is resized", len(containers)))
 	}
 	return lines
