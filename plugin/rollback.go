@@ -229,7 +229,7 @@ func notes(actions []protect.Action) []string {
 	}
 	if len(containers) > 0 {
 		lines = append(lines, fmt.Sprintf("the runtime may still have the values of before in its records of containers (%d), and writes them again when it updates one: "+
-			"without the plugin, restart a pod before its memory is resized", len(containers)))
+			"without the plugin, restart their pods", len(containers)))
 	}
 	return lines
 }

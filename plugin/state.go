@@ -169,7 +169,7 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 			if followed, err := filepath.EvalSymlinks(output); err == nil && output != "" {
 				output = followed
 			}
-			if info, err := os.Stat(output); err == nil && !info.Mode().IsRegular() { // it would be replaced
+			if info, err := os.Lstat(output); err == nil && !info.Mode().IsRegular() { // it would be replaced, as would a link to nothing
 				return fmt.Errorf("--output %s: want a regular file", output)
 			}
 			file, err := newestState(cmd.Context(), stateDir)

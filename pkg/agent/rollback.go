@@ -44,7 +44,7 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 		restoring, stop := context.WithTimeout(ctx, restoreWait)
 		defer stop()
 		err := a.restoreAll(restoring)
-		if restoring.Err() != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
 			err = errNotRestored
 		}
 		left := a.toRestore(ctx)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // observeFound adds or updates a container that the runtime already has. Its files say what it holds; if they were not read, the runtime's
@@ -44,7 +43,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		}
 		l.end(c)
 	}
-	received.Resources = l.withoutOurs(received.Resources, &files)
+	received.Resources = withoutOurs(received, &files)
 	received.Resources.OOMGroup = "" // it may be this plugin's value from before a rollback
 	l.attach(c, received, received.State)
 	if score, _ := l.oomScore(c); score != nil && c.OOMScore == nil {
@@ -116,27 +115,22 @@ func runtimeValues(r Resources) memoryqos.Values {
 }
 
 // withoutOurs removes the values that this plugin has set, which the runtime shows in the same place as the kubelet's: an estimate from our own
-// memory.low would be mistaken for the kubelet's. They are the journaled ones, and, because the runtime's record keeps them over a rollback,
-// those that a file does not hold.
-func (l *Ledger) withoutOurs(r Resources, files *Files) Resources {
+// memory.low would be mistaken for the kubelet's. They are the journaled ones, and those of a running container whose file holds the kernel's
+// default: the runtime's record keeps them over a rollback.
+func withoutOurs(shown Container, files *Files) Resources {
+	r := shown.Resources
 	r.Unified = maps.Clone(r.Unified)
 	for knob, held := range map[cgroup.Knob]*uint64{cgroup.MemoryMin: files.Min, cgroup.MemoryLow: files.Low, cgroup.MemoryHigh: files.High} {
 		value, err := strconv.ParseUint(r.Unified[string(knob)], 10, 64)
-		if err == nil && held != nil && !memoryqos.Holds(*held, value, l.page()) {
+		if err == nil && value != knob.Default() && shown.State == Running && held != nil && *held == knob.Default() {
 			delete(r.Unified, string(knob))
 		}
 	}
 	for knob := range files.Journaled {
 		delete(r.Unified, string(knob))
 	}
-	if files.Journaled[cgroup.CpusetMems] || files.Mems != nil && l.allowsAll(*files.Mems) && *files.Mems != r.Mems {
+	if files.Journaled[cgroup.CpusetMems] {
 		r.Mems = ""
 	}
 	return r
-}
-
-// allowsAll reports whether a cpuset.mems keeps a container from no NUMA node.
-func (l *Ledger) allowsAll(mems string) bool {
-	nodes, err := nodeset.Parse(mems)
-	return err == nil && (nodes.Empty() || l.allNodes.SubsetOf(nodes))
 }
