@@ -122,6 +122,30 @@ func TestAnAgentAfterARollback(t *testing.T) {
 	n.want("its cpuset.mems", n.file(containers[0].CgroupsPath, "cpuset.mems"), "0")
 }
 
+// The kubelet's memory.low counts while its file holds something else: nothing yet, or what another wrote.
+func TestTheKubeletsRequestWhereTheFileDiffers(t *testing.T) {
+	for name, test := range map[string]struct {
+		state State
+		held  string
+		want  string
+	}{
+		"a cgroup that the runtime has not filled yet": {Created, "0", "unified"},
+		"another has written it":                       {Running, "1610612736", "unified"},
+		"what stands after a rollback of ours":         {Running, "0", "oomscore"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "")
+			pod := n.pod("pod", memoryqos.Burstable)
+			c := ofPod(pod, "main", 2*gi)
+			c.State, c.Resources.Unified = test.state, map[string]string{"memory.low": "1073741824"}
+			n.mkdir(c.CgroupsPath)
+			n.writeFile(c.CgroupsPath, "memory.low", test.held)
+			n.sync([]Pod{pod}, []Container{c})
+			n.want("the source of its request", string(n.containerView(pod, "main").Source), test.want)
+		})
+	}
+}
+
 // copyOf is a state folder as it is on the disk at this moment.
 func copyOf(t testing.TB, dir string) string {
 	t.Helper()
