@@ -207,11 +207,14 @@ func describe(a protect.Action, dryRun bool) string {
 func notes(actions []protect.Action) []string {
 	above, unknown, containers := false, 0, map[string]bool{}
 	for _, a := range actions {
-		if a.Level == cgroup.LevelContainer && !a.Gone && a.Err == nil {
+		if a.Gone || a.Err != nil {
+			continue
+		}
+		if a.Level == cgroup.LevelContainer {
 			containers[a.Cgroup] = true
 		}
 		switch {
-		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems, a.Knob == cgroup.MemoryOOMGroup: // which is what it was before
+		case a.Knob == cgroup.CpusetMems, a.Knob == cgroup.MemoryOOMGroup: // which is what it was before
 		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelSystem, a.Level == cgroup.LevelBurstable:
 			above = true
 		case !a.KubeletValue:

@@ -104,25 +104,27 @@ func (l *Ledger) runtimeLimit(c *container, received Container, files Files) {
 
 // runtimeValues returns the values in the runtime's record of a container, including those that this plugin has set.
 func runtimeValues(r Resources) memoryqos.Values {
-	read := func(knob cgroup.Knob) *uint64 {
-		bytes, err := strconv.ParseUint(r.Unified[string(knob)], 10, 64)
-		if err != nil || bytes == knob.Default() { // "max", or not a value that the kernel accepts
-			return nil
-		}
-		return &bytes
+	return memoryqos.Values{Min: recorded(r, cgroup.MemoryMin), Low: recorded(r, cgroup.MemoryLow), High: recorded(r, cgroup.MemoryHigh)}
+}
+
+// recorded returns the value in bytes that the runtime's record has for a file; nil if that is the kernel's default, or not a value that the
+// kernel accepts.
+func recorded(r Resources, knob cgroup.Knob) *uint64 {
+	bytes, err := strconv.ParseUint(r.Unified[string(knob)], 10, 64)
+	if err != nil || bytes == knob.Default() { // err: "max", or no number
+		return nil
 	}
-	return memoryqos.Values{Min: read(cgroup.MemoryMin), Low: read(cgroup.MemoryLow), High: read(cgroup.MemoryHigh)}
+	return &bytes
 }
 
 // withoutOurs removes the values that this plugin has set, which the runtime shows in the same place as the kubelet's: an estimate from our own
-// memory.low would be mistaken for the kubelet's. They are the journaled ones, and those of a running container whose file holds the kernel's
-// default: the runtime's record keeps them over a rollback.
+// memory.low would be mistaken for the kubelet's. These are all journaled values. The runtime's record also keeps values over a rollback: if the
+// file of a running container holds the kernel's default, the recorded value is an old one.
 func withoutOurs(shown Container, files *Files) Resources {
 	r := shown.Resources
 	r.Unified = maps.Clone(r.Unified)
 	for knob, held := range map[cgroup.Knob]*uint64{cgroup.MemoryMin: files.Min, cgroup.MemoryLow: files.Low, cgroup.MemoryHigh: files.High} {
-		value, err := strconv.ParseUint(r.Unified[string(knob)], 10, 64)
-		if err == nil && value != knob.Default() && shown.State == Running && held != nil && *held == knob.Default() {
+		if shown.State == Running && held != nil && *held == knob.Default() && recorded(r, knob) != nil {
 			delete(r.Unified, string(knob))
 		}
 	}

@@ -88,9 +88,9 @@ func (l *Ledger) decide(c *container) (assignment, error) {
 	return assignment{Placement: decided, notes: overcommitted(placement)}, nil
 }
 
-// placeAll places running containers and returns how many new placements it made. First come those that have an allocation or were found
-// with nodes, then those of them that were resized meanwhile, then those whose cpuset.mems this plugin has set before, then the others. The order
-// does not depend on the runtime's.
+// placeAll places running containers and returns how many new placements it made. First come containers that have an allocation or were found
+// with nodes, the resized ones after the others; then containers whose cpuset.mems this plugin has set before; then all others. The order does
+// not depend on the runtime's.
 func (l *Ledger) placeAll(running []*container) (placed int) {
 	var kept, spread, earlier, free []*container
 	for _, c := range inOrder(running) {
