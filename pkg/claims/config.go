@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Enabled bool `yaml:"enabled"`
 	// Shares are what claims may have of NUMA nodes and memory types. The last entry that names both applies; without one, half of the
-	// allocatable memory.
+	// allocatable memory, or all of it on a node that only claims may use.
 	Shares []NodeShare `yaml:"shares"`
 	// PublishNodeAllocatable says in the devices that what a claim has of them counts as its pod's request, as of Kubernetes 1.37 with
 	// the feature gate DRANodeAllocatableResources (KEP-5517).
@@ -31,9 +31,6 @@ type NodeShare struct {
 
 // Driver is the name that DeviceClasses select.
 const Driver = "memory.noderesource.dev"
-
-// defaultShare applies to a memory type on a NUMA node that no entry names.
-const defaultShare Share = "50%"
 
 // Share is a part of a NUMA node's memory: a percentage of the allocatable memory, or a quantity.
 type Share string
@@ -52,14 +49,15 @@ func (s Share) Of(allocatable uint64) (uint64, error) {
 	return min(uint64(float64(allocatable)*value/100), allocatable), nil
 }
 
-// Claimable returns what claims may have of NUMA nodes, in whole steps. The shares must be valid.
-func (c Config) Claimable(nodes []memorymanager.NodeState) (all []Claimable) {
+// Claimable returns what claims may have of NUMA nodes, in whole steps: of a memory type that Shares do not name, the share otherwise. The
+// shares must be valid.
+func (c Config) Claimable(nodes []memorymanager.NodeCapacity, otherwise Share) (all []Claimable) {
 	for _, node := range nodes {
 		claimable := Claimable{Node: node.ID}
-		for _, table := range node.Memory {
-			bytes, _ := c.share(node.ID, string(table.Type)).Of(table.Allocatable)
-			if bytes -= bytes % Step(table.Type); bytes > 0 {
-				claimable.Amounts = append(claimable.Amounts, memorymanager.Amount{Type: table.Type, Bytes: bytes})
+		for _, memoryType := range node.Types() {
+			bytes, _ := c.share(node.ID, string(memoryType), otherwise).Of(node.Allocatable(memoryType))
+			if bytes -= bytes % Step(memoryType); bytes > 0 {
+				claimable.Amounts = claimable.Amounts.AtLeast(memorymanager.Amount{Type: memoryType, Bytes: bytes})
 			}
 		}
 		all = append(all, claimable)
@@ -67,11 +65,11 @@ func (c Config) Claimable(nodes []memorymanager.NodeState) (all []Claimable) {
 	return all
 }
 
-func (c Config) share(node int, memoryType string) Share {
+func (c Config) share(node int, memoryType string, otherwise Share) Share {
 	for _, share := range slices.Backward(c.Shares) {
 		if limit, named := share.Limits[memoryType]; named && (share.NUMANode == nil || *share.NUMANode == node) {
 			return limit
 		}
 	}
-	return defaultShare
+	return otherwise
 }

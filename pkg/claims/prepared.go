@@ -88,6 +88,11 @@ type NodeType struct {
 	Type memorymanager.MemoryType
 }
 
+// Compare orders by node, then by type.
+func (a NodeType) Compare(b NodeType) int {
+	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Type, b.Type))
+}
+
 // Sums are bytes by node and type.
 type Sums map[NodeType]uint64
 
@@ -162,7 +167,7 @@ func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Capacity) 
 			all = append(all, Capacity{at.Node, at.Type, has, claimed})
 		}
 	}
-	slices.SortFunc(all, func(a, b Capacity) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Type, b.Type)) })
+	slices.SortFunc(all, func(a, b Capacity) int { return NodeType{a.Node, a.Type}.Compare(NodeType{b.Node, b.Type}) })
 	return all
 }
 

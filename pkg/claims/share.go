@@ -22,7 +22,7 @@ type Claimable struct {
 
 // Supply is what claims are allocated from.
 type Supply struct {
-	// Nodes are all NUMA nodes, for claims and pods together.
+	// Nodes are all NUMA nodes, for claims and pods together, and those that only claims may use.
 	Nodes     []memorymanager.NodeCapacity
 	Claimable []Claimable
 	// Pods is the Memory Manager of the pods without claims; nil under the policy None.
@@ -34,9 +34,9 @@ func (s Supply) available(at NodeType) (bytes uint64, there bool) {
 	if s.Pods == nil {
 		return 0, false
 	}
-	_, allocated, there := s.Pods.Capacity(at.Node, at.Type)
+	_, allocated, _ := s.Pods.Capacity(at.Node, at.Type)
 	has := allocatable(s.Nodes, at)
-	return has - min(has, allocated), there
+	return has - min(has, allocated), has > 0
 }
 
 // allocatable returns what a node has for claims and pods together.

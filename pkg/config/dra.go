@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -44,10 +43,6 @@ func (r *Resolved) claimable(m machine.Machine) error {
 			return r.Config.Errorf(fmt.Sprintf("dra.shares[%d].numaNode", i), "this machine has no NUMA node %d, only %s", *n, m.NodeIDs())
 		}
 	}
-	manager, err := memorymanager.New(r.Nodes, r.Manager)
-	if err != nil {
-		return fmt.Errorf("memory manager: %w", err)
-	}
-	r.Claimable = d.Claimable(manager.Nodes())
+	r.Claimable = append(d.Claimable(r.Nodes, "50%"), d.Claimable(r.ClaimNodes, "100%")...)
 	return nil
 }

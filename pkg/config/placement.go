@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -32,12 +31,15 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	}
 	r.Manager.Nearest = r.nearest(m)
 	for i, node := range m.Nodes {
-		if r.leaves(node.ID) {
-			continue
-		}
 		capacity := memorymanager.NodeCapacity{ID: node.ID, Total: node.Memory}
 		for _, pool := range node.Hugepages {
 			capacity.Pools = append(capacity.Pools, memorymanager.Pool(pool))
+		}
+		if r.leaves(node.ID) {
+			if c.onlyClaims() && node.Memory > 0 {
+				r.ClaimNodes = append(r.ClaimNodes, capacity)
+			}
+			continue
 		}
 		for j, distance := range m.Nodes[i].Distances {
 			if j < len(m.Nodes) && !r.leaves(m.Nodes[j].ID) {
@@ -56,7 +58,8 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 		return err
 	}
 	for i, entry := range c.ReservedMemory {
-		if r.leaves(entry.NUMANode) {
+		forClaims := slices.ContainsFunc(r.ClaimNodes, func(n memorymanager.NodeCapacity) bool { return n.ID == entry.NUMANode })
+		if r.leaves(entry.NUMANode) && !forClaims {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("reservedMemory[%d]: NUMA node %d is left out: what is reserved on it is kept on no other node", i, entry.NUMANode))
 		}
 	}
@@ -92,13 +95,20 @@ func (r *Resolved) leaveOut(m machine.Machine) error {
 		}
 	}
 	if len(without) > 0 {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes without CPUs are left out (nodesWithoutCPUs: %s): %s", r.Config.NodesWithoutCPUs, cpuset.New(without...)))
+		are := "left out"
+		if r.Config.onlyClaims() {
+			are = "for resource claims only"
+		}
+		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes without CPUs are %s (nodesWithoutCPUs: %s): %s", are, r.Config.NodesWithoutCPUs, cpuset.New(without...)))
 	}
 	if len(empty) > 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("NUMA nodes with CPUs and without memory are left out: %s", cpuset.New(empty...)))
 	}
 	return nil
 }
+
+// onlyClaims reports whether the nodes that leaveOut leaves out have their memory for resource claims.
+func (c Config) onlyClaims() bool { return c.DRA.Enabled && c.NodesWithoutCPUs == ConfineNodes }
 
 // leaves reports whether a node is not in the node map.
 func (r *Resolved) leaves(id int) bool { return id >= nodeset.Max || r.LeftOut.Has(id) }
@@ -217,15 +227,15 @@ func (r *Resolved) compare(memoryType string, got, want uint64, sum string) erro
 // reserve puts r.Reserved into the nodes.
 func (r *Resolved) reserve() {
 	for _, entry := range r.Reserved {
-		for i := range r.Nodes {
-			if r.Nodes[i].ID != entry.NUMANode {
-				continue
+		for _, nodes := range [][]memorymanager.NodeCapacity{r.Nodes, r.ClaimNodes} {
+			for i := range nodes {
+				if nodes[i].ID != entry.NUMANode {
+					continue
+				}
+				for memoryType, bytes := range entry.Limits {
+					nodes[i].Reserved = nodes[i].Reserved.AtLeast(memorymanager.Amount{Type: memorymanager.MemoryType(memoryType), Bytes: uint64(bytes)})
+				}
 			}
-			for _, memoryType := range slices.Sorted(maps.Keys(entry.Limits)) {
-				r.Nodes[i].Reserved = append(r.Nodes[i].Reserved,
-					memorymanager.Amount{Type: memorymanager.MemoryType(memoryType), Bytes: uint64(entry.Limits[memoryType])})
-			}
-			slices.SortFunc(r.Nodes[i].Reserved, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
 		}
 	}
 }

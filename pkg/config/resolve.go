@@ -24,7 +24,9 @@ type Resolved struct {
 	Static bool
 	// Nodes are for memorymanager.New; empty unless Static.
 	Nodes []memorymanager.NodeCapacity
-	// Claimable is what resource claims may have of Nodes, and pods without claims may not; empty unless dra.enabled.
+	// ClaimNodes are nodes without CPUs that only resource claims may use (Confine); empty unless dra.enabled.
+	ClaimNodes []memorymanager.NodeCapacity
+	// Claimable is what resource claims may have of Nodes and ClaimNodes, and pods without claims may not; empty unless dra.enabled.
 	Claimable []claims.Claimable
 	// Manager are for memorymanager.New.
 	Manager memorymanager.Options

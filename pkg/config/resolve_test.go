@@ -164,6 +164,17 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 	if r, err := resolve(t, "nodesWithoutCPUs: Confine", m); err != nil || len(r.Nodes) != 2 || r.Warnings[0] != "NUMA nodes without CPUs are left out (nodesWithoutCPUs: Confine): 3" {
 		t.Errorf("%v, nodes %+v, warnings %q", err, r.Nodes, r.Warnings)
 	}
+	// What is reserved there is kept from claims.
+	r, err = resolve(t, "nodesWithoutCPUs: Confine\ndra: {enabled: true}\nreservedMemory: 0:memory=100Mi;3:memory=1Gi", m)
+	if err != nil || len(r.Nodes) != 2 || len(r.ClaimNodes) != 1 || r.ClaimNodes[0].ID != 3 || r.ClaimNodes[0].Reserved.Of("memory") != 1<<30 {
+		t.Errorf("%v, nodes for claims %+v", err, r.ClaimNodes)
+	}
+	if got := r.Claimable[2]; got.Node != 3 || got.Amounts.Of("memory") != (r.ClaimNodes[0].Total-1<<30)/(2<<20)*(2<<20) {
+		t.Errorf("for claims: %+v, want all of node 3 that is not reserved, in steps of 2Mi", r.Claimable)
+	}
+	if len(r.Warnings) != 2 || r.Warnings[0] != "NUMA nodes without CPUs are for resource claims only (nodesWithoutCPUs: Confine): 3" {
+		t.Errorf("warnings = %q", r.Warnings)
+	}
 	r, err = resolve(t, "nodesWithoutCPUs: Include", m)
 	if err != nil || r.LeftOut != nodeset.Of(4) || len(r.Nodes) != 3 || !cmp.Equal(r.Nodes[2].Distances, []int{24, 24, 10}) {
 		t.Errorf("%v, left out %s, nodes %+v", err, r.LeftOut, r.Nodes)

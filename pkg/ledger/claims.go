@@ -108,12 +108,13 @@ func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
 
 // claimSupply returns what claims can be allocated from under the current configuration.
 func (l *Ledger) claimSupply() claims.Supply {
-	return claims.Supply{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Pods: l.manager}
+	resolved := l.state.Resolved
+	return claims.Supply{Nodes: slices.Concat(resolved.Nodes, resolved.ClaimNodes), Claimable: resolved.Claimable, Pods: l.manager}
 }
 
 // noteLostClaims logs the nodes where claims have more than the node has, which happens when memory was unplugged.
 func (l *Ledger) noteLostClaims() {
-	for _, over := range l.state.Claims.Excesses(l.state.Resolved.Nodes) {
+	for _, over := range l.state.Claims.Excesses(l.claimSupply().Nodes) {
 		sizes := quantity.LogApart(over.Claimed, over.Capacity)
 		l.note(Warn, "resource claims have more allocated on a node than it has",
 			map[string]any{"node": over.Node, "type": over.Type, "claimed": sizes[0], "has": sizes[1]}, nil)

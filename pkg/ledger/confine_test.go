@@ -29,7 +29,7 @@ func TestContainersWithoutAllocationAreConfined(t *testing.T) {
 		machine, yaml, class, numa, kubelet string
 		limit                               uint64
 		devices                             []topologymanager.Device
-		claim                               bool // on node 1
+		claim                               []claims.Part
 		mems                                string
 		want                                string // its nodes, and why
 	}{
@@ -39,7 +39,9 @@ func TestContainersWithoutAllocationAreConfined(t *testing.T) {
 		"numa none":                         {yaml: confine, class: "guaranteed", numa: "none", mems: "0-1", want: ": not pinned: the pod's annotation numa is none" + rest},
 		"Guaranteed without room":           {yaml: confine + "\nonUnsatisfiable: Unpinned", class: "guaranteed", limit: 60 * gi, mems: "0-1", want: ": not pinned: UnexpectedAdmissionError" + rest},
 		"the kubelet's nodes":               {yaml: confine, kubelet: "2", want: "2" + burstable},
-		"a claim":                           {yaml: confine + "\ndra: {enabled: true}", claim: true, mems: "1", want: "1: pinned by resource claim default/a"},
+		"a claim":                           {yaml: confine + "\ndra: {enabled: true}", claim: []claims.Part{on(1, gi)}, mems: "1", want: "1: pinned by resource claim default/a"},
+		"a claim on the node":               {yaml: confine + "\ndra: {enabled: true}", claim: []claims.Part{on(2, 12*gi)}, mems: "2", want: "2: pinned by resource claim default/a"},
+		"Guaranteed beside claims":          {yaml: confine + "\ndra: {enabled: true}\nonUnsatisfiable: Unpinned", class: "guaranteed", limit: 60 * gi, mems: "0-1", want: ": not pinned: UnexpectedAdmissionError" + rest},
 		"a device on the node":              {yaml: confine, devices: onNode(2), mems: "0-2", want: burstable + ", confined to nodes 0-2"},
 		"a device elsewhere":                {yaml: confine, devices: onNode(0), mems: "0-1", want: burstable + rest},
 		"a device on a node that is absent": {yaml: confine, devices: onNode(7), mems: "0-1", want: burstable + rest},
@@ -58,8 +60,10 @@ func TestContainersWithoutAllocationAreConfined(t *testing.T) {
 			class := map[string]string{"": "burstable/", "guaranteed": "", "besteffort/": "besteffort/"}[test.class]
 			create := claimed(annotated(claimPod("web", class), "numa", test.numa), "main", max(test.limit, gi))
 			create.Container.Devices, create.Container.Resources.Mems = test.devices, test.kubelet
-			if test.claim {
-				l.after(PrepareClaim{claimOf("a", []string{"web"}, on(1, gi))})
+			if test.claim != nil {
+				if err := l.after(PrepareClaim{claimOf("a", []string{"web"}, test.claim...)}).Err; err != nil {
+					t.Fatal(err)
+				}
 				create.Container.Claims = []claims.Ref{{UID: "uid-a"}}
 			}
 			effects := l.after(create)

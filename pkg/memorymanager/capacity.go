@@ -166,6 +166,15 @@ func (c *column) index(all nodeset.Set) error {
 	return nil
 }
 
+// Types are the types of memory that the node has.
+func (n NodeCapacity) Types() []MemoryType {
+	types := []MemoryType{Memory}
+	for _, pool := range n.Pools {
+		types = append(types, Hugepages(pool.PageSize))
+	}
+	return types
+}
+
 // Allocatable is what containers can have of a type of the node's memory: what huge page pools and reservations leave.
 func (n NodeCapacity) Allocatable(name MemoryType) uint64 {
 	left := n.Total

@@ -7,13 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -61,19 +64,19 @@ func (l lister) Get(_ context.Context, request *podresources.GetPodResourcesRequ
 // kubelet's, without the types that a node has nothing of. What resource claims may have is a part of it, for List has the memory of
 // containers with claims.
 func (l lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
-	response := &podresources.AllocatableResourcesResponse{}
-	view := l.view()
+	view, bytes := l.view(), claims.Sums{}
 	for _, node := range view.Nodes {
 		for _, table := range node.Memory {
-			bytes := table.Allocatable
-			for _, claimable := range view.Claimable {
-				if claimable.Node == node.ID && claimable.Type == table.Type {
-					bytes += claimable.Capacity
-				}
-			}
-			if bytes > 0 {
-				response.Memory = append(response.Memory, memory(string(table.Type), bytes, nodeset.Of(node.ID)))
-			}
+			bytes[claims.NodeType{Node: node.ID, Type: table.Type}] = table.Allocatable
+		}
+	}
+	for _, claimable := range view.Claimable {
+		bytes[claims.NodeType{Node: claimable.Node, Type: claimable.Type}] += claimable.Capacity
+	}
+	response := &podresources.AllocatableResourcesResponse{}
+	for _, at := range slices.SortedFunc(maps.Keys(bytes), claims.NodeType.Compare) {
+		if bytes[at] > 0 {
+			response.Memory = append(response.Memory, memory(string(at.Type), bytes[at], nodeset.Of(at.Node)))
 		}
 	}
 	return response, nil

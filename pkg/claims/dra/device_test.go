@@ -55,15 +55,7 @@ func TestDevices(t *testing.T) {
 		slices.Sort(all)
 		got = append(got, device.Name+"\n  "+strings.Join(all, "\n  "))
 	}
-	want := []string{`numa-2
-  distance0=17
-  distance2=10
-  dra.cpu/numaNode=2
-  dra.net/numaNode=2
-  memory: 100Gi, default 2Mi, min 2Mi, step 2Mi
-  numaNode=2
-  resource.kubernetes.io/numaNode=2
-  tier=1`, `numa-0
+	want := []string{`numa-0
   distance0=10
   distance2=17
   dra.cpu/numaNode=0
@@ -72,7 +64,15 @@ func TestDevices(t *testing.T) {
   memory: 20Gi, default 2Mi, min 2Mi, step 2Mi
   numaNode=0
   resource.kubernetes.io/numaNode=0
-  tier=0`}
+  tier=0`, `numa-2
+  distance0=17
+  distance2=10
+  dra.cpu/numaNode=2
+  dra.net/numaNode=2
+  memory: 100Gi, default 2Mi, min 2Mi, step 2Mi
+  numaNode=2
+  resource.kubernetes.io/numaNode=2
+  tier=1`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -94,6 +94,48 @@ func TestResourceClaims(t *testing.T) {
 	nothingClaimed(t, k, p)
 }
 
+// TestClaimsReachANodeWithoutCPUs takes node 1's CPU offline: under Confine no pod uses its memory but one that asks for it by a claim.
+func TestClaimsReachANodeWithoutCPUs(t *testing.T) {
+	k := kubeletOf(t)
+	cpus, _ := filepath.Glob("/sys/devices/system/node/node1/cpu[0-9]*")
+	for _, cpu := range cpus {
+		t.Cleanup(written(t, "0", cpu, "online"))
+	}
+	if left := file("/sys/devices/system/node/node1/cpulist"); left != "" {
+		t.Fatalf("node 1 has CPUs %s", left)
+	}
+	p := startPlugin(t, "--kubeconfig="+setup.AdminConf, "--node-name="+setup.NodeName,
+		"guaranteedHeadroom: 0", "nodesWithoutCPUs: Confine", "dra: {enabled: true}")
+	offer(t, k, "memory.noderesource.dev", claimTemplate, resourcev1.ExactDeviceRequest{
+		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["memory.noderesource.dev"].tier == 1`}}},
+		Capacity: &resourcev1.CapacityRequirements{
+			Requests: map[resourcev1.QualifiedName]resource.Quantity{"memory": *resource.NewQuantity(int64(claimed), resource.BinarySI)},
+		},
+	})
+	defer func() { _ = k.RemoveAll(t.Context()) }() // while the plugin answers
+	const touched = 16 * MiB
+	asks := guaranteed("asks", claimed, touched)
+	createWithClaim(t, k, asks, claimTemplate)
+	ordinary := &kubelet.Pod{Name: "ordinary", Containers: []kubelet.Container{{Name: "app", Request: touched, Limit: 4 * touched, Args: touching(touched)}}}
+	run(t, k, ordinary)
+	if err := k.WaitStarted(t.Context(), asks); err != nil {
+		t.Fatal(err)
+	}
+	holdsClaim(t, k, asks, "1")
+	for pod, node := range map[*kubelet.Pod]int{asks: 1, ordinary: 0} {
+		said(t, k, pod, "app", fmt.Sprint("done touch=", touched))
+		onNodes(t, pod.Name, anonPages(t, k, pod, "app"), []int{node}, touched)
+	}
+	if mems := file(dirOf(t, k, ordinary, "app"), "cpuset.mems"); mems != "0" {
+		t.Errorf("ordinary: cpuset.mems is %q, want 0", mems)
+	}
+	p.clean(t)
+	if err := k.RemoveAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nothingClaimed(t, k, p)
+}
+
 // published are the devices in all ResourceSlices.
 func published(t *testing.T, k *kubelet.Kubelet) (devices []resourcev1.Device) {
 	t.Helper()

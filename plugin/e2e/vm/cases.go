@@ -47,6 +47,7 @@ var choices = map[string]choice{
 	"TestEvictedPodLeavesNothing":           {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's eviction, which knows no driver
 	"TestSimulatorAgreesWithTheKubelet":     {on(kubeletCgroupfs), nil},                 // what the kubelet computes, whatever the driver; many pods with FULL=1
 	"TestResourceClaims":                    {on(kubeletCgroupfs), on(kubeletSystemd)},  // the scheduler, the kubelet's DRA manager and CDI, which know no driver
+	"TestClaimsReachANodeWithoutCPUs":       {on(kubeletSystemd), on(kubeletCgroupfs)},  // the scheduler and CDI, which know no driver
 	"TestMemoryFollowsDevices":              {on(kubeletCgroupfs), nil},                 // device plugins and claims, which know no driver; needs devices
 
 	// The cgroup driver.
