@@ -88,6 +88,8 @@ type hit struct{ own, below time.Time }
 type pod struct {
 	cgroup     string
 	watched    bool // otherwise it is looked at with each sign of life
+	away       bool // it may have run while nobody watched, after this time, and has not been read since
+	after      time.Time
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time
@@ -249,12 +251,12 @@ func (r *Recorder) isBlind(err error) {
 	r.blind = true
 }
 
-// lookAtUnwatched reads the pods whose changes the kernel does not report, and tries again to watch them.
+// lookAtUnwatched reads the pods that could not be read at the start or whose changes the kernel does not report, and tries again to watch them.
 func (r *Recorder) lookAtUnwatched(now time.Time) {
 	for _, p := range r.pods {
-		if !p.watched {
+		if !p.watched || p.away {
 			r.watch(p)
-			r.look(p, now, false)
+			r.look(p, now)
 		}
 	}
 }
@@ -308,7 +310,7 @@ func (r *Recorder) sync(now time.Time) {
 		delete(ended, v.Cgroup)
 		p, known := r.pods[v.Cgroup]
 		if !known {
-			p = &pod{cgroup: v.Cgroup, containers: map[string]*container{}}
+			p = &pod{cgroup: v.Cgroup, containers: map[string]*container{}, away: !(r.began && v.Fresh), after: r.file.alive}
 			r.pods[v.Cgroup] = p
 			r.watch(p)
 			r.baseline(v.Cgroup)
@@ -316,10 +318,10 @@ func (r *Recorder) sync(now time.Time) {
 		if p.meet(v) && known { // its cgroup may have been made again, of which nothing is told: a second watch of the same one is no other
 			p.watched = false
 			r.watch(p)
-			r.look(p, now, false)
+			r.look(p, now)
 		}
 		if !known || len(p.containers) > len(v.Containers) { // before what has ended is forgotten
-			r.look(p, now, !known && !(r.began && v.Fresh))
+			r.look(p, now)
 		}
 		p.forget()
 	}
@@ -327,7 +329,7 @@ func (r *Recorder) sync(now time.Time) {
 		r.file.alive = now
 	}
 	for dir := range ended {
-		r.look(r.pods[dir], now, false)
+		r.look(r.pods[dir], now)
 		r.forget(r.pods[dir])
 		if r.watcher != nil {
 			r.watcher.Unwatch(cgroupfs.Change{Cgroup: dir, File: "memory.events"})
@@ -425,7 +427,7 @@ func (r *Recorder) notice(p *pod, now time.Time) {
 		return
 	}
 	p.rests = now.Add(noticeEvery)
-	r.look(p, now, false)
+	r.look(p, now)
 }
 
 // lookAgain reads the pods that changed within noticeEvery.
@@ -437,13 +439,15 @@ func (r *Recorder) lookAgain(now time.Time) {
 	}
 }
 
-// look reads a pod's counters, and more if processes were killed. away is set for a pod that may have run while the daemon did not.
-func (r *Recorder) look(p *pod, now time.Time, away bool) {
+// look reads a pod's counters, and more if processes were killed.
+func (r *Recorder) look(p *pod, now time.Time) {
 	defer progress.Begin("the recorder of OOM kills")()
 	since, events, err := r.count(p.cgroup, now)
 	if err != nil { // it has just ended
 		return
 	}
+	away := p.away
+	p.away = false
 	p.max, p.high = min(p.max, events.Max), min(p.high, events.High) // they may have begun again
 	hit := events.Max > p.max && !away
 	if since.Below > 0 || since.Kills > 0 {

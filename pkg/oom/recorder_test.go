@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,7 +113,7 @@ func (h *host) said() string {
 // look looks at the pod, and judges what it finds.
 func (h *host) look(r *Recorder, now time.Time) {
 	h.Helper()
-	r.look(r.pods[podDir], now, false)
+	r.look(r.pods[podDir], now)
 	r.judge(now.Add(settle))
 	h.stored(r)
 }
@@ -533,9 +534,9 @@ func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 			h.held(besideID, "67108864", Held{})
 			h.events(besideID, 1, 1, 1, 0)
 			h.events(podDir, 0, 1, 1, 0)
-			r.look(r.pods[podDir], noon.Add(time.Second), false)
+			r.look(r.pods[podDir], noon.Add(time.Second))
 			test.happens(h)
-			r.look(r.pods[podDir], noon.Add(time.Second+settle/2), false)
+			r.look(r.pods[podDir], noon.Add(time.Second+settle/2))
 			r.judge(noon.Add(time.Second + settle))
 			h.stored(r)
 			h.expect("beside 1 container processes by web/beside")
@@ -544,6 +545,63 @@ func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 			h.expect(test.want)
 			h.sync(h.recorder(), noon.Add(3*time.Second))
 			h.expect("")
+		})
+	}
+}
+
+// A daemon that starts without descriptors reads some of a pod's files: it blames nobody whom it could not read, and waits until it can.
+func TestWhatCannotBeReadAtTheStart(t *testing.T) {
+	ended := func(h *host) { // as a container that the runtime has forgotten meanwhile
+		h.events(podDir, 0, 1, 1, 0)
+		h.remove(appDir)
+		h.view.Pods[0].Containers = h.view.Pods[0].Containers[1:]
+	}
+	beside := func(h *host) {
+		h.events(besideID, 1, 1, 1, 0)
+		h.events(podDir, 0, 1, 1, 0)
+	}
+	for name, test := range map[string]struct {
+		happens func(h *host)
+		unread  string
+		want    string
+	}{
+		"one beside the victim": {ended, besideID, " 1 container unknown by web/"},
+		"the victim":            {beside, besideID, "beside 1 container unknown by web/beside"},
+		"one beside it":         {beside, appDir, "beside 1 container unknown by web/beside"},
+		"the pod":               {beside, podDir, "beside 1 container unknown by web/beside"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.recorder()
+			r.begin(noon)
+			r.sign(noon)
+			h.stored(r)
+			test.happens(h)
+			r = h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
+				if dir == test.unread {
+					return syscall.EMFILE
+				}
+				return nil
+			}))
+			h.sync(r, noon.Add(time.Minute))
+			h.expect("")
+			test.unread = ""
+			r.lookAtUnwatched(noon.Add(2 * time.Minute))
+			r.judge(noon.Add(3 * time.Minute))
+			if v := h.verdicts; len(v) != 1 || !v[0].After.Equal(noon) {
+				t.Errorf("%+v", v)
+			}
+			h.expect(test.want)
+
+			h.events(besideID, 2, 2, 2, 0) // what was counted before is not counted again
+			if test.want[0] == ' ' {
+				h.events(besideID, 1, 1, 1, 0)
+			}
+			h.events(podDir, 0, 2, 2, 0)
+			h.held(besideID, "67108864", Held{})
+			h.look(r, noon.Add(4*time.Minute))
+			h.look(r, noon.Add(5*time.Minute))
+			h.expect("beside 1 container processes by web/beside")
 		})
 	}
 }

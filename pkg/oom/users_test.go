@@ -77,7 +77,7 @@ func TestFilesInMemoryOfEndedContainersAreNotBlamedOnOthers(t *testing.T) {
 	h.held(podDir, "67108864", Held{Processes: 5 * mib, Tmpfs: 51 * mib})
 	h.events(appDir, 0, 0, 1, 0)
 	h.events(podDir, 1, 1, 1, 0)
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	r.look(r.pods[podDir], noon.Add(time.Second))
 	r.judge(noon.Add(time.Second + settle))
 	if len(h.verdicts) != 1 {
 		t.Fatalf("%+v", h.verdicts)

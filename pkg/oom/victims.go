@@ -32,7 +32,14 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	victims, whole := r.victims(p, now, since, away) // first of all: the runtime removes the cgroup of a container that has ended
+	before := maps.Clone(r.file.Known)
+	victims, whole, unread := r.victims(p, now, since, away) // first of all: the runtime removes the cgroup of a container that has ended
+	if away && unread {
+		// Who lost processes is told when all can be read: until then nothing is counted.
+		before[p.cgroup] = before[p.cgroup].since(since)
+		r.file.Known, p.away = before, true
+		return
+	}
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
@@ -52,7 +59,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 			continue
 		}
 		k := &kill{container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: due, Kill: Kill{
-			At: now, After: r.file.alive, Away: away, UID: p.view.UID,
+			At: now, After: p.after, Away: away, UID: p.view.UID,
 			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
 			Chain:  chain,
 		}}
@@ -73,8 +80,9 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 }
 
 // victims are the containers of a pod that lost processes, which the pod counts together. What is not found in the containers that are
-// there was in the one that has gone since, or, while the runtime is away, in one that nobody knows. Whole is the pod's reading.
-func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading) {
+// there was in the one that has gone since, or, while the runtime is away, in one that nobody knows. Whole is the pod's reading, and
+// unread is set where a container that may be there could not be read.
+func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading, unread bool) {
 	var gone []string
 	var others Held
 	var found counters
@@ -85,6 +93,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) {
 				gone = append(gone, dir)
 			}
+			unread = unread || c.gone.IsZero()
 			continue
 		}
 		reading := r.level(dir, Container, now)
@@ -105,7 +114,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 		known := r.file.Known[p.cgroup]
 		known.Kills += found.Kills - together.Kills
 		r.file.Known[p.cgroup] = known
-		return victims, whole
+		return victims, whole, unread
 	}
 	left := together.since(found)
 	lost := victim{counted: counters{Kills: left.Kills, Groups: left.Groups}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
@@ -113,7 +122,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 		lost.dir, lost.container = gone[0], p.containers[gone[0]]
 		lost.remains(whole, others)
 	}
-	return append(victims, lost), whole
+	return append(victims, lost), whole, unread
 }
 
 // missed records since when a container's cgroup is gone. While the runtime is away, nothing else reports it.
