@@ -99,7 +99,10 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 	return err
 }
 
-// scalar checks numbers and text, which the API server takes from no number. What else is true and false differs between versions of YAML: that is left to the reader.
+// oldBools are true and false in YAML 1.1, which Kubernetes reads, and text in YAML 1.2.
+const oldBools = "y Y yes Yes YES on On ON n N no No NO off Off OFF"
+
+// scalar checks numbers and text, which the API server takes from no number and no bool. A bool is left to the reader.
 func (c *checker) scalar(n *yaml.Node, path string, of reflect.Type) error {
 	want := wanted(reflect.New(of).Elem())
 	if n.Kind != yaml.ScalarNode {
@@ -107,8 +110,8 @@ func (c *checker) scalar(n *yaml.Node, path string, of reflect.Type) error {
 	}
 	switch of.Kind() {
 	case reflect.String:
-		if slices.Contains([]string{"!!int", "!!float", "!!bool"}, n.ShortTag()) {
-			return c.errorf(n, path, "want text, got %s without quotes", n.Value)
+		if slices.Contains([]string{"!!int", "!!float", "!!bool"}, n.ShortTag()) || n.Style == 0 && slices.Contains(strings.Fields(oldBools), n.Value) {
+			return c.errorf(n, path, "want text, got %s without quotes: write %q", n.Value, n.Value)
 		}
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		if _, err := strconv.ParseInt(n.Value, 0, of.Bits()); err != nil || n.ShortTag() != "!!int" {
