@@ -28,6 +28,7 @@ type simulatedJSON struct {
 		Admitted                                                                bool
 		NUMANodes                                                               []int
 		OOMScoreAdj                                                             int64
+		WithoutEffect                                                           []string
 		Memory                                                                  map[string]any
 		OCI                                                                     map[string]any
 	}
@@ -503,6 +504,39 @@ func TestSimulateShowsIgnoredAnnotations(t *testing.T) {
 	ignored := simulateJSON(t, manifest, exitOK, "--machine", taskPageMachine).IgnoredAnnotations
 	if diff := cmp.Diff([]map[string]string{{"namespace": "default", "pod": "web", "annotation": "numa.memory-manager.nri.io", "message": want}}, ignored); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Annotations that are valid and do nothing are named with explain's reason; defaults of the configuration are not.
+func TestSimulateShowsAnnotationsWithoutEffect(t *testing.T) {
+	t.Parallel()
+	defaults := file(t, "config.yaml", "annotationRules:\n- namespaces: ['*']\n  defaults: {throttling-factor: '0.7'}\n")
+	const high, atLimit = "memory.high is not set: the pod's annotation memory-high, in whole pages, does not exceed the request", "memory.high is not set: the container asks for its limit"
+	for name, test := range map[string]struct {
+		annotations, resources, config string
+		want                           []string
+	}{
+		"below the request":  {"memory-high.memory-manager.nri.io: 64Mi", "{requests: {memory: 64Mi}, limits: {memory: 1Gi}}", "", []string{"memory-high: " + high}},
+		"above the request":  {"memory-high.memory-manager.nri.io: 65Mi", "{requests: {memory: 64Mi}, limits: {memory: 1Gi}}", "", nil},
+		"at its limit":       {"memory-high.memory-manager.nri.io: 2Gi, throttling-factor.memory-manager.nri.io: '0.5'", "{limits: {memory: 1Gi, cpu: 1}}", "", []string{"memory-high: " + atLimit, "throttling-factor: " + atLimit}},
+		"nothing to protect": {"reservation.memory-manager.nri.io: min", "{}", "", []string{"reservation: no memory.min and no memory.low: the container has no request, or none that is known"}},
+		"a default":          {"", "{limits: {memory: 1Gi}}", defaults, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			manifest := strings.Replace(pod(test.resources), "name: web", "name: web, annotations: {"+test.annotations+"}", 1)
+			flags := []string{"--machine", taskPageMachine, "--config", test.config}
+			if diff := cmp.Diff(test.want, simulateJSON(t, manifest, exitOK, flags...).Containers[0].WithoutEffect); diff != "" {
+				t.Error(diff)
+			}
+			want := ""
+			if test.want != nil {
+				want = "\n\nANNOTATIONS WITHOUT EFFECT\ndefault/web app: " + strings.Join(test.want, "; ") + "\n\n"
+			}
+			if _, out, _ := run(t, manifest, append(flags, "simulate", "-")...); !strings.Contains(out, want) || strings.Contains(out, "WITHOUT") != (want != "") {
+				t.Errorf("want %q in\n%s", want, out)
+			}
+		})
 	}
 }
 

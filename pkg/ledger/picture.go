@@ -5,6 +5,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
@@ -45,6 +46,9 @@ type Outcome struct {
 	OOMScore *OOMScore
 	// Confined is set if its cpuset.mems has no memory allocated for it.
 	Confined bool
+	// WithoutEffect are annotations of the pod about memory.high, memory.min and memory.low that do nothing for it, each with the reason
+	// that Explain gives.
+	WithoutEffect []string
 }
 
 // Outcome returns the decision about a container of a living pod; zero if it is unknown. It costs less than a View.
@@ -53,6 +57,7 @@ func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 		if i := slices.IndexFunc(p.containers, func(c *container) bool { return c.Name == name }); i >= 0 {
 			c := p.containers[i]
 			o.Request, o.Pinning, o.OOMScore, o.Confined = p.derived.runs[i].request, c.Pinning, c.OOMScore, !c.Confined.Empty()
+			o.WithoutEffect = l.withoutEffect(c, o.Request)
 		}
 	}
 	newest := slices.IndexFunc(l.state.Rejections, func(r Rejection) bool { return r.UID == pod && r.Container == name })
@@ -60,6 +65,21 @@ func (l *Ledger) Outcome(pod, name string) (o Outcome) {
 		o.Unplaced = &l.state.Rejections[newest]
 	}
 	return o
+}
+
+func (l *Ledger) withoutEffect(c *container, request pods.Estimate) (lines []string) {
+	qos, asks := l.qosContainer(c, request)
+	values, steps := c.pod.settings.Explain(qos, asks)
+	note := func(name config.Annotation, asked bool, why string) {
+		if asked && !slices.Contains(c.wishes().Defaults, name) {
+			lines = append(lines, string(name)+": "+why)
+		}
+	}
+	note(config.AnnotationMemoryHigh, asks.High != nil && values.High == nil, steps.High)
+	note(config.AnnotationThrottlingFactor, asks.Factor != nil && values.High == nil, steps.High)
+	protects := asks.Reservation != "" && asks.Reservation != memoryqos.ReserveNone
+	note(config.AnnotationReservation, protects && values.Min == nil && values.Low == nil, steps.Protection)
+	return lines
 }
 
 // Config returns the current configuration.

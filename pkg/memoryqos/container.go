@@ -93,6 +93,7 @@ const (
 	mayBeTheLimit   unthrottled = "the request is an estimate and may equal the limit, and a container that asks for its limit is not throttled"
 	noRoom          unthrottled = "nothing lies between the request and" // the top
 	roundedDown     unthrottled = "rounded down to a page it would not exceed the request"
+	notAbove        unthrottled = "the pod's annotation memory-high, in whole pages, does not exceed the request"
 )
 
 // throttling is what the formula or the pod gives, or the room for page cache where that is less.
@@ -134,6 +135,9 @@ func (s Settings) formula(c Container, o Overrides) throttling {
 		t.bytes = s.highBetween(c.Request, t.top, t.factor, o.High)
 		if t.bytes <= c.Request {
 			t.bytes, t.why = 0, roundedDown
+			if o.High != nil {
+				t.why = notAbove
+			}
 		}
 	}
 	return t

@@ -86,6 +86,8 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 		"less than a page": {class: burstable, request: 4096, limit: 8192,
 			high:       "memory.high is not set: rounded down to a page it would not exceed the request",
 			protection: "memory.low = request = 4Ki, TieredReservation"},
+		"the pod's value below its request": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{High: ptr[uint64](mi)},
+			high: "memory.high is not set: the pod's annotation memory-high, in whole pages, does not exceed the request", protection: tieredLow},
 		"headroom takes the only page": {class: guaranteed, request: 4096, limit: 4096,
 			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.GuaranteedHeadroom = 0.02 },
 			high:       "memory.high is not set: the container asks for its limit",

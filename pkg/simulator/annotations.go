@@ -57,16 +57,14 @@ func (r *Result) writeIgnoredAnnotations(b *strings.Builder) {
 	fmt.Fprintln(b)
 }
 
-// writeDefaults has a line for each container that a rule gives something.
-func (r *Result) writeDefaults(b *strings.Builder) {
-	title := "DEFAULTS\n"
+// writeNotes has a line for each container with a note.
+func (r *Result) writeNotes(b *strings.Builder, title string, note func(*Container) string) {
+	end := ""
 	for _, c := range r.Containers {
-		if c.Defaults != "" {
-			fmt.Fprintf(b, "%s%s/%s %s: %s\n", title, c.Namespace, c.Pod, c.Container, c.Defaults)
-			title = ""
+		if text := note(c); text != "" {
+			fmt.Fprintf(b, "%s%s/%s %s: %s\n", title, c.Namespace, c.Pod, c.Container, text)
+			title, end = "", "\n"
 		}
 	}
-	if title == "" {
-		fmt.Fprintln(b)
-	}
+	b.WriteString(end)
 }

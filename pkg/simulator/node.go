@@ -127,6 +127,7 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI, note.confined = true, asked.Id, resources, decided.Confined
+	note.WithoutEffect = decided.WithoutEffect
 	if decided.OOMScore != nil {
 		note.OOMScoreAdj = decided.OOMScore.Value
 	}

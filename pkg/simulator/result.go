@@ -57,6 +57,8 @@ type Container struct {
 	OOMScoreAdj int64 `json:"oomScoreAdj"`
 	// Defaults names the rule of the configuration that stands for annotations, and which.
 	Defaults string `json:"defaults,omitempty"`
+	// WithoutEffect are the pod's annotations that do nothing for the container, each with the reason.
+	WithoutEffect []string `json:"withoutEffect,omitempty"`
 	// OCI is linux.resources of the final OCI spec.
 	OCI *rspec.LinuxResources `json:"oci,omitempty"`
 
