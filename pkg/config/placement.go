@@ -189,39 +189,34 @@ func (r *Resolved) checkSums(keep sums) error {
 	if total["memory"] == 0 {
 		return c.Errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node")
 	}
-	if c.reserves(keep) {
-		if err := r.compare("memory", total["memory"], keep.total(), keep.String()); err != nil {
-			return err
-		}
-	}
-	types := map[string]uint64{}
-	for _, list := range []map[string]string{c.KubeReserved, c.SystemReserved} {
-		for resource := range list {
-			if resource != "memory" && isMemoryType(resource) {
-				types[resource] += reserved(list, resource)
-			}
-		}
+	types := c.reservedTypes(keep)
+	if !c.reserves(keep) {
+		delete(types, "memory")
 	}
 	for _, memoryType := range slices.Sorted(maps.Keys(types)) {
-		want := fmt.Sprintf("kubeReserved + systemReserved = %s", amount(types[memoryType]))
-		if err := r.compare(memoryType, total[memoryType], types[memoryType], want); err != nil {
-			return err
+		if got, want := total[memoryType], types[memoryType]; got != want.total() { // refused by the kubelet, too
+			return c.Errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s: make them equal", memoryType, amount(got), want)
 		}
 	}
 	return nil
 }
 
+// reservedTypes are the sums of memory and of each size of huge pages that kubeReserved or systemReserved names.
+func (c Config) reservedTypes(memory sums) map[string]sums {
+	types := map[string]sums{"memory": memory}
+	for _, list := range []map[string]string{c.KubeReserved, c.SystemReserved} {
+		for resource := range list {
+			if resource != "memory" && isMemoryType(resource) {
+				types[resource] = sums{kube: reserved(c.KubeReserved, resource), system: reserved(c.SystemReserved, resource)}
+			}
+		}
+	}
+	return types
+}
+
 // reserves reports whether one of kubeReserved, systemReserved and evictionHard is set.
 func (c Config) reserves(keep sums) bool {
 	return keep.kube+keep.system > 0 || c.Origin.EvictionHard || !maps.Equal(c.EvictionHard, defaultEvictionHard())
-}
-
-// compare refuses a difference, as the kubelet does.
-func (r *Resolved) compare(memoryType string, got, want uint64, sum string) error {
-	if got == want {
-		return nil
-	}
-	return r.Config.Errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s: make them equal", memoryType, amount(got), sum)
 }
 
 // reserve puts r.Reserved into the nodes.
@@ -240,33 +235,58 @@ func (r *Resolved) reserve() {
 	}
 }
 
-// spread keeps the sum of Node Allocatable, in proportion to the nodes' memory.
+// spread keeps the sum of Node Allocatable in proportion to the nodes' memory, and its huge pages in proportion to their pools.
 func (r *Resolved) spread(keep sums) error {
 	if keep.total() == 0 {
 		return r.Config.Errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard")
 	}
-	room, weights := make([]uint64, len(r.Nodes)), make([]uint64, len(r.Nodes))
-	for i, node := range r.Nodes {
-		weights[i], room[i] = node.Total, node.Total
-		for _, pool := range node.Pools {
-			room[i] -= min(pool.PageSize*pool.Count, room[i])
+	for _, node := range r.Nodes {
+		r.Reserved = append(r.Reserved, Reservation{NUMANode: node.ID, Limits: map[string]ReservedBytes{}})
+	}
+	types := r.Config.reservedTypes(keep)
+	for _, memoryType := range slices.Sorted(maps.Keys(types)) {
+		weights, room, page := r.roomFor(memoryType)
+		shares, ok := proportional(types[memoryType].total(), weights, room, page)
+		if !ok {
+			where := "the NUMA nodes' " + memoryType
+			if memoryType == "memory" {
+				where = "what huge pages leave of the NUMA nodes' memory"
+			}
+			return r.Config.Errorf(types[memoryType].largest(), "%s do not fit %s", types[memoryType], where)
+		}
+		for i, share := range shares {
+			if share > 0 {
+				r.Reserved[i].Limits[memoryType] = ReservedBytes(share)
+			}
 		}
 	}
-	shares, ok := proportional(keep.total(), weights, room, r.QoS.PageSize)
-	if !ok {
-		return r.Config.Errorf("reservedMemory", "%s do not fit what huge pages leave of the NUMA nodes' memory", keep)
-	}
-	for i, node := range r.Nodes {
-		if shares[i] > 0 {
-			r.Reserved = append(r.Reserved, Reservation{NUMANode: node.ID, Limits: map[string]ReservedBytes{"memory": ReservedBytes(shares[i])}})
-		}
-	}
+	r.Reserved = slices.DeleteFunc(r.Reserved, func(on Reservation) bool { return len(on.Limits) == 0 })
 	r.reserve()
-	if !r.Config.reserves(keep) {
+	if !r.Config.reserves(keep) && len(types) == 1 {
 		return nil // by default
 	}
 	r.Warnings = append(r.Warnings, fmt.Sprintf("reservedMemory is not set: %s are spread over the NUMA nodes in proportion to their memory: %s", keep, r.Reserved))
 	return nil
+}
+
+// roomFor has how many bytes of a type of memory each node has, and can reserve. page is the size of a page in bytes.
+func (r *Resolved) roomFor(memoryType string) (all, room []uint64, page uint64) {
+	page = r.QoS.PageSize
+	for _, node := range r.Nodes {
+		pooled, rest := uint64(0), node.Total
+		for _, pool := range node.Pools {
+			size := pool.PageSize * pool.Count
+			if rest -= min(size, rest); memoryType == string(memorymanager.Hugepages(pool.PageSize)) {
+				pooled, page = size, pool.PageSize
+			}
+		}
+		if memoryType == "memory" {
+			all, room = append(all, node.Total), append(room, rest)
+		} else {
+			all, room = append(all, pooled), append(room, pooled)
+		}
+	}
+	return all, room, page
 }
 
 // proportional splits a sum by weights into whole pages; the pages that rounding leaves over go to the first nodes that

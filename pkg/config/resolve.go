@@ -157,16 +157,20 @@ func (c Config) sums(m machine.Machine) (sums, error) {
 	eviction, _ := evictionThreshold(c.EvictionHard, m.MemTotal) // valid by now
 	s := sums{reserved(c.KubeReserved, "memory"), reserved(c.SystemReserved, "memory"), eviction}
 	if s.total() >= m.MemTotal {
-		key := "evictionHard"
-		switch {
-		case s.kube >= m.MemTotal:
-			key = "kubeReserved"
-		case s.kube+s.system >= m.MemTotal:
-			key = "systemReserved"
-		}
-		return sums{}, c.Errorf(key, "%s leave nothing of the machine's memory of %s", s, amount(m.MemTotal))
+		return sums{}, c.Errorf(s.largest(), "%s leave nothing of the machine's memory of %s", s, amount(m.MemTotal))
 	}
 	return s, nil
+}
+
+// largest is the key of the largest.
+func (s sums) largest() string {
+	switch max(s.kube, s.system, s.eviction) {
+	case s.kube:
+		return "kubeReserved"
+	case s.system:
+		return "systemReserved"
+	}
+	return "evictionHard"
 }
 
 // total is what all nodes together must reserve. The first two are below 2^63; three of that size end at the largest number.

@@ -140,8 +140,32 @@ func TestSpreadLeavesRoomForHugePages(t *testing.T) {
 	}
 	m.Nodes[1].Hugepages = []machine.Pool{{PageSize: 2 << 20, Count: 1000}}
 	_, err = resolve(t, "kubeReserved: {memory: 1Gi}", m)
-	if want := "c.yaml: reservedMemory: kubeReserved 1Gi + systemReserved 0 + evictionHard 100Mi = 1124Mi (1178599424 bytes) do not fit what huge pages leave of the NUMA nodes' memory"; err == nil || err.Error() != want {
+	if want := "c.yaml:1: kubeReserved: kubeReserved 1Gi + systemReserved 0 + evictionHard 100Mi = 1124Mi (1178599424 bytes) do not fit what huge pages leave of the NUMA nodes' memory"; err == nil || err.Error() != want {
 		t.Errorf("error = %v\nwant    %s", err, want)
+	}
+}
+
+// Huge pages of kubeReserved and systemReserved are kept as the kubelet keeps them, which refuses more than there are.
+func TestSpreadKeepsHugePages(t *testing.T) {
+	m := machine.Machine{PageSize: 4096, MemTotal: 4 << 30, Nodes: []machine.Node{
+		{ID: 0, Memory: 2 << 30, Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 300}}},
+		{ID: 1, Memory: 2 << 30, Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 100}}},
+	}}
+	r, err := resolve(t, "kubeReserved: {hugepages-2Mi: 100Mi}\nsystemReserved: {hugepages-2Mi: 8Mi}", m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "0:hugepages-2Mi=82Mi,memory=50Mi;1:hugepages-2Mi=26Mi,memory=50Mi"
+	if got := r.Reserved.String(); got != want || len(r.Warnings) != 1 || !strings.HasSuffix(r.Warnings[0], want) || len(r.Nodes[1].Reserved) != 2 {
+		t.Errorf("reserved = %s, of node 1 %v; warnings %q, want one with %s", got, r.Nodes[1].Reserved, r.Warnings, want)
+	}
+	for text, want := range map[string]string{
+		"\nsystemReserved: {hugepages-2Mi: 1Gi}": "c.yaml:2: systemReserved: kubeReserved 0 + systemReserved 1Gi + evictionHard 0 = 1Gi (1073741824 bytes) do not fit the NUMA nodes' hugepages-2Mi",
+		"kubeReserved: {hugepages-1Gi: 1Gi}":     "c.yaml:1: kubeReserved: kubeReserved 1Gi + systemReserved 0 + evictionHard 0 = 1Gi (1073741824 bytes) do not fit the NUMA nodes' hugepages-1Gi",
+	} {
+		if _, err := resolve(t, text, m); err == nil || err.Error() != want {
+			t.Errorf("error = %v\nwant    %s", err, want)
+		}
 	}
 }
 
@@ -232,11 +256,11 @@ func TestReservationsThatDoNotFitTheMachine(t *testing.T) {
 		"eviction given": {"evictionHard: {memory.available: 100Mi}\nreservedMemory: 0:memory=1Gi",
 			"c.yaml:2: reservedMemory: the NUMA nodes' memory adds up to 1Gi (1073741824 bytes), but kubeReserved 0 + systemReserved 0 + evictionHard 100Mi = 100Mi (104857600 bytes): make them equal"},
 		"huge pages": {"kubeReserved: {hugepages-2Mi: 2Mi}\nreservedMemory: 0:memory=1Gi",
-			"c.yaml:2: reservedMemory: the NUMA nodes' hugepages-2Mi adds up to 0 bytes, but kubeReserved + systemReserved = 2Mi (2097152 bytes): make them equal"},
+			"c.yaml:2: reservedMemory: the NUMA nodes' hugepages-2Mi adds up to 0 bytes, but kubeReserved 2Mi + systemReserved 0 + evictionHard 0 = 2Mi (2097152 bytes): make them equal"},
 		"nothing at all":      {"evictionHard: {}", "c.yaml: reservedMemory: no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard"},
 		"kube too large":      {"kubeReserved: {memory: 1Ti}", "c.yaml:1: kubeReserved: kubeReserved 1Ti + systemReserved 0 + evictionHard 100Mi = 1048676Mi (1099616485376 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
 		"system too large":    {"kubeReserved: {memory: 7Ei}\nsystemReserved: {memory: 7Ei}\nevictionHard: {memory.available: 7Ei}", "c.yaml:1: kubeReserved: kubeReserved 7Ei + systemReserved 7Ei + evictionHard 7Ei = 18446744073709551615 bytes leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
-		"both too large":      {"kubeReserved: {memory: 200Gi}\nsystemReserved: {memory: 200Gi}", "c.yaml:2: systemReserved: kubeReserved 200Gi + systemReserved 200Gi + evictionHard 100Mi = 409700Mi (429601587200 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
+		"both too large":      {"kubeReserved: {memory: 200Gi}\nsystemReserved: {memory: 200Gi}", "c.yaml:1: kubeReserved: kubeReserved 200Gi + systemReserved 200Gi + evictionHard 100Mi = 409700Mi (429601587200 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
 		"eviction too large":  {"evictionHard: {memory.available: 1Ti}", "c.yaml:1: evictionHard: kubeReserved 0 + systemReserved 0 + evictionHard 1Ti = 1Ti (1099511627776 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
 		"only pages reserved": {"", ""},
 	}
