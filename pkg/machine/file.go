@@ -94,6 +94,13 @@ func (f file) machine(doc *strictyaml.Document) (Machine, error) {
 		}
 		m.Nodes = append(m.Nodes, node)
 	}
+	largest := slices.MaxFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Memory, b.Memory) })
+	switch {
+	case m.MemTotal == 0:
+		return Machine{}, doc.Errorf("nodes", "want memory on at least one NUMA node, got 0 on each")
+	case f.MemTotal > 0 && uint64(f.MemTotal) < largest.Memory:
+		return Machine{}, doc.Errorf("memTotal", "%s are less than the %s of NUMA node %d", f.MemTotal, quantity.Short(largest.Memory), largest.ID)
+	}
 	m.MemTotal = cmp.Or(uint64(f.MemTotal), m.MemTotal)
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return a.ID - b.ID })
 	return m, m.fillDistances(doc)

@@ -53,6 +53,8 @@ func TestBadMachineFileIsOneClearError(t *testing.T) {
 		"memory overflow":     {"nodes: [{id: 0, memory: 8Ei}]", `m.yaml:1: nodes[0].memory: "8Ei" is more than a signed 64-bit number of bytes`},
 		"memory sum overflow": {"nodes:\n- {id: 0, memory: 7Ei}\n- {id: 1, memory: 7Ei}", "m.yaml:3: nodes[1].memory: the nodes together have more than a signed 64-bit number of bytes"},
 		"memory a list":       {"nodes: [{id: 0, memory: [1]}]", "m.yaml:1: nodes[0].memory: want a text, got a list"},
+		"no memory":           {"memTotal: 1Gi\nnodes: [{id: 0}, {id: 1, memory: 0}]", "m.yaml:2: nodes: want memory on at least one NUMA node, got 0 on each"},
+		"less than a node":    {"nodes: [{id: 0, memory: 1Gi}, {id: 1, memory: 2Gi}]\nmemTotal: 1Gi", "m.yaml:2: memTotal: 1Gi are less than the 2Gi of NUMA node 1"},
 		"cpus":                {"nodes: [{id: 0, memory: 1Gi, cpus: 3-}]", `m.yaml:1: nodes[0].cpus: CPU list "3-" is not in the form 0-3,8`},
 		"cpus beyond":         {"nodes: [{id: 0, memory: 1Gi, cpus: 0-99999999}]", `m.yaml:1: nodes[0].cpus: CPU list "0-99999999": CPU ids end at 8191`},
 		"cpus on two nodes":   {"nodes:\n- {id: 0, memory: 1Gi, cpus: 0-3}\n- {id: 1, memory: 1Gi, cpus: 3-4}", "m.yaml:3: nodes[1].cpus: CPU 3 is on node 0 too"},
