@@ -71,12 +71,35 @@ func flagError(cmd *cobra.Command, args []string, err error) error {
 	return err
 }
 
-// Execute runs a command line. An error about a flag suggests the one that was meant.
+// output keeps the first error of a writer, which cobra drops for help.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// Execute runs a command line. An error about a flag suggests the one that was meant, and output that cannot be written is an error.
 func Execute(ctx context.Context, root *cobra.Command, args []string) error {
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd, args, err) })
 	knownHelp(root)
-	return root.ExecuteContext(ctx)
+	out := &output{Writer: root.OutOrStdout()}
+	root.SetOut(out)
+	switch err := root.ExecuteContext(ctx); {
+	case out.err != nil:
+		return Failed(out.err)
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return Failed(errors.New("interrupted"))
+	default:
+		return err
+	}
 }
 
 // knownHelp makes the command help refuse an unknown command.

@@ -1,6 +1,9 @@
 package commandline
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -53,6 +56,41 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 			root := program()
 			if err := Execute(t.Context(), root, test.args); err == nil || err.Error() != test.want {
 				t.Errorf("error %v, want %s", err, test.want)
+			}
+		})
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestErrorsThatAreNoBadInput(t *testing.T) {
+	for name, test := range map[string]struct {
+		out  io.Writer
+		args []string
+		want string
+	}{
+		"help":           {fullDisk{}, []string{"--help"}, "no space left on device"},
+		"of a command":   {fullDisk{}, []string{"help", "status"}, "no space left on device"},
+		"completion":     {fullDisk{}, []string{"completion", "bash"}, "no space left on device"},
+		"an interrupt":   {io.Discard, []string{"slow"}, "interrupted"},
+		"nothing of all": {io.Discard, []string{"--help"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			root := program()
+			root.AddCommand(&cobra.Command{Use: "slow", RunE: func(cmd *cobra.Command, _ []string) error {
+				stop()
+				return fmt.Errorf("no longer waits: %w", cmd.Context().Err())
+			}})
+			root.SetOut(test.out)
+			told, want := "", ExitOK
+			if test.want != "" {
+				want = ExitFailed
+			}
+			if code := ExitCode(Execute(ctx, root, test.args), func(err error) { told = err.Error() }); code != want || told != test.want {
+				t.Errorf("exit %d with %q, want %d with %q", code, told, want, test.want)
 			}
 		})
 	}
