@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -135,7 +136,10 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		d.log.WithField("address", listener.Addr()).Info("serving metrics and probes")
 		d.probes = serveProbes(listener)
 	}
-	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
+	switch err := os.MkdirAll(options.stateDir, 0o700); {
+	case errors.Is(err, syscall.ENOTDIR):
+		return nil, fmt.Errorf("--state-dir %s: want a folder: %w", options.stateDir, err)
+	case err != nil: // a disk may come back
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
 	if options.config.ResourceSlices {

@@ -223,6 +223,8 @@ func TestHostsAndFlagsThatAreRefused(t *testing.T) {
 		"cgroup v1":             {[]string{"run", "--machine", taskPageMachine, "--cgroups", v1, "--metrics-address", ""}, "cgroup v1"},
 		"no cgroups":            {[]string{"run", "--machine", taskPageMachine, "--cgroups", dir, "--metrics-address", ""}, "no cgroup v2"},
 		"rollback on cgroup v1": {[]string{"rollback", "--cgroups", v1}, "cgroup v1"},
+		"state in a device":     {append([]string{"run", "--nri-socket", filepath.Join(dir, "nri.sock")}, append(plain, "--state-dir", "/dev/null")...), "--state-dir /dev/null: want a folder: mkdir /dev/null: not a directory"},
+		"state below a file":    {append([]string{"run", "--nri-socket", filepath.Join(dir, "nri.sock")}, append(plain, "--state-dir", notASocket+"/state")...), "--state-dir " + notASocket + "/state: want a folder: mkdir " + notASocket + ": not a directory"},
 		"metrics address":       {append([]string{"run", "--nri-socket", filepath.Join(dir, "nri.sock")}, append(plain, "--metrics-address", "here")...), "metrics"},
 	} {
 		t.Run(name, func(t *testing.T) {
