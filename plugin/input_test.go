@@ -78,6 +78,8 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"overflowing":                   {pod("{limits: {memory: 8Ei}}"), "more than any machine has"},
 		"overflowing far":               {pod("{limits: {memory: 1e30}}"), "more than any machine has"},
 		"fraction of a byte":            {pod("{limits: {memory: 1500m}}"), "not a whole number of bytes"},
+		"fraction of a device":          {pod("{limits: {nvidia.com/gpu: 1.5}}"), "standard input:8: spec.containers[0].resources.limits.nvidia.com/gpu: 1.5 is not a whole number"},
+		"thousandths of a device":       {pod("{requests: {example.com/nic: 500m}}"), "standard input:8: spec.containers[0].resources.requests.example.com/nic: 500m is not a whole number"},
 		"limit below request":           {pod("{requests: {memory: 2Gi}, limits: {memory: 1Gi}}"), "requests.memory: 2Gi is more than the limit of 1Gi"},
 		"CPU limit below request":       {pod("{requests: {cpu: 2}, limits: {cpu: 500m}}"), "requests.cpu: 2 is more than the limit of 500m"},
 		"huge pages alone":              {pod("{limits: {hugepages-2Mi: 4Mi}}"), "huge pages need a cpu or memory request"},

@@ -148,7 +148,7 @@ func (o object) checkResources(path string, resources corev1.ResourceRequirement
 	return nil
 }
 
-// checkList checks quantities of bytes: they are whole, and huge pages are whole pages.
+// checkList checks quantities of bytes and of extended resources: they are whole, and huge pages are whole pages.
 func (o object) checkList(path string, list corev1.ResourceList) error {
 	for name, quantity := range list {
 		at := path + "." + string(name)
@@ -156,6 +156,9 @@ func (o object) checkList(path string, list corev1.ResourceList) error {
 		pages, isHugepages := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
 		if (isHugepages || name == corev1.ResourceMemory) && !whole(quantity) {
 			return o.errorf(at, "%s is not a whole number of bytes", text)
+		}
+		if strings.Contains(string(name), "/") && !whole(quantity) { // an extended resource
+			return o.errorf(at, "%s is not a whole number", text)
 		}
 		if isHugepages {
 			size, err := resource.ParseQuantity(pages)
