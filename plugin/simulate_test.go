@@ -88,6 +88,9 @@ func TestSimulateReadsAStreamOfJSON(t *testing.T) {
 	if len(result.Containers) != 2 || result.Containers[0].Pod != "a" || result.Containers[1].Pod != "b" {
 		t.Errorf("the containers are %+v", result.Containers)
 	}
+	if code, out, _ := run(t, one("a", ""), "simulate", "-o", "json", "--machine", taskPageMachine, "-"); code != exitOK || !strings.Contains(out, `"skipped": [],`) {
+		t.Errorf("exit %d, and skipped is not empty in\n%s", code, out)
+	}
 	refused(t, stream+one("d", `, "resources": {"limit": {}}`), `standard input:6: spec.containers[0].resources: unknown field "limit"`, "simulate", "--machine", taskPageMachine, "-")
 	refused(t, stream+"\n"+`{"kind": "Pod", "metadata": {"name": "cut`, "standard input:6: the JSON object that begins here: unexpected EOF", "simulate", "--machine", taskPageMachine, "-")
 	refused(t, "["+one("a", "")+"]", "standard input:1: a list without a kind is not a Kubernetes object; want its objects one after the other (jq '.[]'), or the items of a List",

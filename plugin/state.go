@@ -206,8 +206,8 @@ func newStateShowCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Show the nodes and containers of a state file, a kubelet's or the plugin's",
-		Long: `Prints what every NUMA node has, has given and has left, and where each container is allocated. The file is only read;
-"state verify" says whether it is right.`,
+		Long: `Prints what every NUMA node has, has given and has left, and where each container is allocated. In JSON "reserved" is what containers
+have, and "systemReserved" what the system has, as in the file. The file is only read; "state verify" says whether it is right.`,
 		Example: `  nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
 		Args: commandline.Args(1, 1),

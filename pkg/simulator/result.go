@@ -24,8 +24,8 @@ type Result struct {
 	Ancestors  []Ancestor   `json:"ancestors"`
 	// IgnoredAnnotations are wrong, and treated as if they were not there.
 	IgnoredAnnotations []IgnoredAnnotation `json:"ignoredAnnotations,omitempty"`
-	// Skipped says of what the manifests have besides that it is not simulated, a line for each reason.
-	Skipped []string `json:"skipped,omitempty"`
+	// Skipped says of what the manifests have besides that it is not simulated, a line for each reason; [] where there is none.
+	Skipped []string `json:"skipped"`
 	// State is the state file; null under the Memory Manager policy None.
 	State json.RawMessage `json:"state"`
 
