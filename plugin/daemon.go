@@ -65,7 +65,7 @@ type surroundings struct {
 	providers func() ([]podinfo.Provider, error)      // sources of memory requests beside the runtime's events
 	dial      func(context.Context) (net.Conn, error) // connects to the runtime; nil takes the socket
 	listen    func(path string) (net.Listener, error) // makes a unix socket; nil serves none
-	prompts   <-chan bool                             // says when the configuration file is to be read: see runOptions.prompts
+	prompts   <-chan struct{}                         // says when the configuration file is to be read: see runOptions.prompts
 }
 
 // thisMachine is what run reaches.

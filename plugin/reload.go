@@ -26,23 +26,33 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	if d.waited { // a file that it takes over was read before the wait for the state folder, which may be long ago
 		d.reload(ctx, path)
 	}
-	var last []byte
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case always := <-d.options.outside.prompts:
-			if text, err := os.ReadFile(path); always || err != nil || !bytes.Equal(text, last) {
-				last = text
-				d.reload(ctx, path)
-			}
+		case <-d.options.outside.prompts:
+			d.reload(ctx, path)
 		}
 	}
 }
 
-// prompts says when a configuration file is to be read, until ctx ends: true on SIGHUP, false when it may have changed. It is called before the
+// textFile is a file whose text was read before.
+type textFile struct {
+	path string
+	text []byte
+}
+
+// changed reads the file again. One that cannot be read has changed.
+func (f *textFile) changed() bool {
+	before := f.text
+	text, err := os.ReadFile(f.path)
+	f.text = text
+	return err != nil || !bytes.Equal(text, before)
+}
+
+// prompts says when a configuration file is to be read again, until ctx ends: on SIGHUP, and when it has changed. It is called before the
 // file is first read: a SIGHUP would end the process, and a change would not be seen.
-func (o *runOptions) prompts(ctx context.Context, path string) <-chan bool {
+func (o *runOptions) prompts(ctx context.Context, path string) <-chan struct{} {
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
 
@@ -61,11 +71,12 @@ func (o *runOptions) prompts(ctx context.Context, path string) <-chan bool {
 	if err != nil {
 		o.log.WithError(err).Warn("changes of the configuration file are taken on SIGHUP only")
 	}
-	prompts := make(chan bool)
+	file := textFile{path: path}
+	file.changed()
+	prompts := make(chan struct{})
 	go func() {
 		var settled <-chan time.Time
 		for {
-			always := false
 			select {
 			case <-ctx.Done():
 				return
@@ -76,12 +87,14 @@ func (o *runOptions) prompts(ctx context.Context, path string) <-chan bool {
 				settled = time.After(settle)
 				continue
 			case <-hangUp:
-				always = true
+				file.changed()
 			case <-settled:
-				settled = nil
+				if settled = nil; !file.changed() {
+					continue
+				}
 			}
 			select {
-			case prompts <- always:
+			case prompts <- struct{}{}:
 			case <-ctx.Done():
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -27,6 +28,30 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		}
 		if got := strings.Join(parse("requestSources: [kubelet, oomscore]").StartKeys(parse(lines)), " "); got != want {
 			t.Errorf("%q: %q, want %q", lines, got, want)
+		}
+	}
+}
+
+// Another file of the folder, or the same bytes again, is no change.
+func TestAConfigurationFileHasChanged(t *testing.T) {
+	t.Parallel()
+	f := textFile{path: file(t, "config.yaml", testConfig)}
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want bool
+	}{
+		{"read first", func() error { return nil }, true},
+		{"left alone", func() error { return nil }, false},
+		{"written again", func() error { return os.WriteFile(f.path, []byte(testConfig), 0o600) }, false},
+		{"another text", func() error { return os.WriteFile(f.path, []byte(testConfig+"events: true\n"), 0o600) }, true},
+		{"removed", func() error { return os.Remove(f.path) }, true},
+		{"still removed", func() error { return nil }, true},
+		{"there again", func() error { return os.WriteFile(f.path, []byte(testConfig+"events: true\n"), 0o600) }, true},
+	} {
+		must(t, step.do())
+		if got := f.changed(); got != step.want {
+			t.Errorf("%s: %v, want %v", step.name, got, step.want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.lines.writeAs(o.logFormat); err != nil {
 		return err
 	}
-	var prompts <-chan bool
+	var prompts <-chan struct{}
 	if o.configPath != "" {
 		prompts = o.prompts(ctx, o.configPath)
 	}

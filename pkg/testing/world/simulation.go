@@ -32,8 +32,8 @@ type Place struct {
 	Kernel    cgroupfs.Kernel
 	Proc, Sys string // folders
 	StateDir  string
-	Config    string      // path of the configuration file
-	Reread    <-chan bool // the configuration file is to be read again
+	Config    string          // path of the configuration file
+	Reread    <-chan struct{} // the configuration file is to be read again
 	Providers []podinfo.Provider
 	Units     protect.Units // nil where there is no systemd
 	Dial      func(ctx context.Context) (net.Conn, error)
@@ -91,7 +91,7 @@ type life struct {
 	admin      *admin
 	written    map[string]int // how often, by CGROUP/FILE, while it starts beside what is right
 	state      string         // its state folder
-	reread     chan bool
+	reread     chan struct{}
 	cancel     context.CancelFunc
 	ended      chan error
 	killed     atomic.Bool
@@ -274,7 +274,7 @@ func (n *simulation) current() *life {
 
 // begin starts a life of the daemon on what the one before has left.
 func (n *simulation) begin() {
-	l := &life{admin: newAdmin(), written: map[string]int{}, state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan bool, 1), ended: make(chan error, 1), since: time.Now()}
+	l := &life{admin: newAdmin(), written: map[string]int{}, state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan struct{}, 1), ended: make(chan error, 1), since: time.Now()}
 	l.port = n.kernel.Port(writing{asking{n.trouble, n}, n, l})
 	if n.current() != nil {
 		l.goroutines = n.current().goroutines
@@ -396,7 +396,7 @@ func (n *simulation) fault(f Fault) {
 		n.config = f.Target
 		n.mu.Unlock()
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
-		n.current().reread <- true
+		n.current().reread <- struct{}{}
 		n.placed = time.Now().Add(time.Minute)
 	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
 		if n.kubelet.server != nil {
