@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -33,6 +36,9 @@ const (
 	kubeletState  = "/var/lib/kubelet/memory_manager_state"
 	kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 )
+
+// kubeletHealth is the port at which the kubelet answers answerHealth.
+const kubeletHealth = 10247
 
 // startLimit bounds the start of a daemon on an emulated machine.
 const startLimit = 2 * time.Minute
@@ -86,6 +92,9 @@ func kubelet(args []string) error {
 		if err := standIn(ctx, !assignsCPUs); err != nil && ctx.Err() == nil {
 			note(err)
 		}
+	}
+	if err := answerHealth(); err != nil {
+		return err
 	}
 	go func() {
 		<-ctx.Done()
@@ -143,11 +152,24 @@ func with(args []string, name, value string) []string {
 	return changed
 }
 
-// withoutManagers takes out what the plugin does in the kubelet's place. The topology manager stays: it has CPUs and devices, and
+// answerHealth passes on the kubelet's own answers about its health. The suites read the state file as soon as there is one, so that it must be
+// the plugin's before.
+func answerHealth() error {
+	listener, err := net.Listen("tcp", "127.0.0.1:10248") // where the suites ask
+	if err != nil {
+		return err
+	}
+	kubelet := &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", kubeletHealth)}
+	go func() { note(http.Serve(listener, httputil.NewSingleHostReverseProxy(kubelet))) }()
+	return nil
+}
+
+// withoutManagers takes out what the plugin does in the kubelet's place, and moves the port of answerHealth. The topology manager stays: it has CPUs and devices, and
 // no hints for memory under the policy None. So does reservedMemory, which that policy does not look at, and which the suites
 // read back.
 func withoutManagers(config map[string]any) map[string]any {
 	config["memoryManagerPolicy"] = "None"
+	config["healthzPort"] = kubeletHealth
 	for _, key := range []string{"memoryManagerPolicyOptions", "memoryThrottlingFactor", "memoryReservationPolicy"} {
 		delete(config, key)
 	}
