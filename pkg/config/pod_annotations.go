@@ -34,21 +34,11 @@ const (
 	longestKey = 253 + 1 + 63
 )
 
-// PodAnnotations are a pod's annotations that are ours, by the containers that they concern. They are bounded in number and
-// bytes and never change: they are read once for each pod sandbox. The zero value has none.
+// PodAnnotations are a pod's annotations that are ours. They are bounded in number and bytes and never change: they are read once for each
+// pod sandbox. The zero value has none.
 type PodAnnotations struct {
-	every    annotationScope
-	one      map[string]*annotationScope
-	problems []Problem // of every; at most mostProblems
-	beyond   []Problem // at most one: the limits were exceeded
-}
-
-// annotationScope are the annotations of the whole pod or of one of its containers.
-type annotationScope struct {
-	// known are in the order of their ranks. A name has at most one annotation of each rank, so that they are few.
-	known []podAnnotation
-	// wrong have an unknown name or scope. They are the first by key; more than mostProblems are not kept.
-	wrong []podAnnotation
+	all    []podAnnotation // those of a lower rank first
+	beyond []Problem       // at most one: the limits were exceeded
 }
 
 // podAnnotation is an annotation of ours.
@@ -57,37 +47,34 @@ type podAnnotation struct {
 	name       Annotation
 	// container is empty where it concerns all.
 	container string
-	// rank is higher the more specific the key is within its annotationScope; 0 when its scope is wrong.
+	// rank is higher the more specific the key is; 0 when its scope is wrong.
 	rank int
+	// wrong is what is wrong with the key, whatever the rules allow; empty when nothing is.
+	wrong string
 }
 
 // ReadAnnotations reads the annotations KEY.memory-manager.noderesource.dev or KEY.memory-manager.nri.io, for all
 // containers, with /pod for all too, or with /container.NAME for one. Beyond the limits the first by key count, and Wishes
 // names the others in a problem.
 func ReadAnnotations(annotations map[string]string) PodAnnotations {
+	var p PodAnnotations
 	keys, bytes := ourKeys(annotations)
-	if len(keys) == 0 {
-		return PodAnnotations{}
-	}
-	p := PodAnnotations{one: map[string]*annotationScope{}}
-	left := mostAnnotationBytes
+	left, wrong := mostAnnotationBytes, map[string]int{} // by container
 	for i, key := range keys {
 		a, _ := parseAnnotation(key, annotations[key])
 		if left -= a.size(); i == mostAnnotations || left < 0 {
 			p.beyond = []Problem{a.beyond(len(keys), bytes)}
 			break
 		}
-		scope := &p.every
-		if a.container != "" {
-			scope = p.one[a.container]
-			if scope == nil {
-				scope = &annotationScope{}
-				p.one[a.container] = scope
+		if a.rank == 0 || !slices.Contains(annotationNames, string(a.name)) {
+			if wrong[a.container]++; wrong[a.container] > mostProblems {
+				continue
 			}
+			a.wrong = a.problem().Error()
 		}
-		scope.add(a)
+		p.all = append(p.all, a)
 	}
-	p.problems = p.every.problems()
+	slices.SortStableFunc(p.all, func(a, b podAnnotation) int { return cmp.Compare(a.rank, b.rank) })
 	return p
 }
 
@@ -100,14 +87,8 @@ type podAnnotationsJSON struct {
 // MarshalJSON writes the annotations that were kept, as they are in a pod, and which were not.
 func (p PodAnnotations) MarshalJSON() ([]byte, error) {
 	out := podAnnotationsJSON{Annotations: map[string]string{}, Beyond: p.beyond}
-	keep := func(scope *annotationScope) {
-		for _, a := range slices.Concat(scope.known, scope.wrong) {
-			out.Annotations[a.key] = a.value
-		}
-	}
-	keep(&p.every)
-	for _, scope := range p.one {
-		keep(scope)
+	for _, a := range p.all {
+		out.Annotations[a.key] = a.value
 	}
 	return json.Marshal(out)
 }
@@ -126,22 +107,25 @@ func (p *PodAnnotations) UnmarshalJSON(data []byte) error {
 }
 
 // Empty reports whether the pod has no annotation of ours.
-func (p PodAnnotations) Empty() bool { return p.one == nil && p.beyond == nil }
+func (p PodAnnotations) Empty() bool { return len(p.all) == 0 && p.beyond == nil }
 
 // Wishes are what the pod asks for one of its containers ("" for the pod itself). The most specific annotation wins. What is
 // wrong or not allowed counts as not there and is named in the problems, sorted by annotation. What is not there has the rules' default.
 func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes, []Problem) {
-	var own annotationScope
-	if scope := p.one[container]; scope != nil {
-		own = *scope
-	}
 	var wishes Wishes
-	var asked map[Annotation]bool
-	if len(rules.Defaults) > 0 {
-		asked = map[Annotation]bool{}
+	var problems []Problem
+	asked := map[Annotation]bool{}
+	for _, a := range p.all {
+		if a.container != "" && a.container != container {
+			continue
+		}
+		if wrong := rules.judge(&wishes, a); wrong != "" {
+			problems = append(problems, Problem{a.key, wrong})
+		} else {
+			asked[a.name] = true
+		}
 	}
-	problems := slices.Concat(p.problems, rules.judge(&wishes, asked, p.every.known), own.problems(), rules.judge(&wishes, asked, own.known))
-	if asked != nil {
+	if len(rules.Defaults) > 0 {
 		rules.complete(&wishes, asked)
 	}
 	return wishes, append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
@@ -150,29 +134,23 @@ func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes,
 // Problems are what is wrong with all annotations of the pod, or not allowed, sorted by annotation. containers are the names of its
 // containers: an annotation for another one is a problem; nil where they are not known.
 func (p PodAnnotations) Problems(rules AnnotationRules, containers []string) []Problem {
-	problems := slices.Concat(p.problems, rules.judge(&Wishes{}, nil, p.every.known), p.Astray(containers))
-	for name, own := range p.one {
-		if containers == nil || slices.Contains(containers, name) {
-			problems = slices.Concat(problems, own.problems(), rules.judge(&Wishes{}, nil, own.known))
-		}
-	}
+	problems := p.wrong(func(a podAnnotation) string { return cmp.Or(a.astray(containers), rules.judge(&Wishes{}, a)) })
 	return append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
 }
 
 // Astray are the problems of annotations for other containers than the pod's; there are none while these are not known (nil).
 func (p PodAnnotations) Astray(containers []string) []Problem {
-	var problems []Problem
-	for name, own := range p.one {
-		if containers == nil || slices.Contains(containers, name) {
-			continue
-		}
-		for _, a := range slices.Concat(own.known, own.wrong) {
-			err := field.NotFound(a.path(), short(name))
-			err.Detail = "the pod has no such container" + spelling.Hint(name, containers)
-			problems = append(problems, Problem{Annotation: a.key, Message: err.Error()})
+	return first(p.wrong(func(a podAnnotation) string { return a.astray(containers) }), mostProblems)
+}
+
+// wrong are the annotations that judge says something about.
+func (p PodAnnotations) wrong(judge func(podAnnotation) string) (problems []Problem) {
+	for _, a := range p.all {
+		if wrong := judge(a); wrong != "" {
+			problems = append(problems, Problem{a.key, wrong})
 		}
 	}
-	return first(problems, mostProblems)
+	return problems
 }
 
 // first are the first problems by annotation.
@@ -181,20 +159,17 @@ func first(problems []Problem, most int) []Problem {
 	return problems[:min(len(problems), most)]
 }
 
-// judge puts annotations into the wishes, and their names into asked unless that is nil. It returns what is wrong with the others.
-func (rules AnnotationRules) judge(w *Wishes, asked map[Annotation]bool, known []podAnnotation) (problems []Problem) {
-	for _, a := range known {
-		next := *w
-		if err := rules.wish(&next, a.path(), a.name, a.value); err != nil {
-			problems = append(problems, Problem{Annotation: a.key, Message: err.Error()})
-			continue
-		}
-		*w = next
-		if asked != nil {
-			asked[a.name] = true
-		}
+// judge puts an annotation into the wishes. If it is wrong, it says why and leaves them as they are.
+func (rules AnnotationRules) judge(w *Wishes, a podAnnotation) (wrong string) {
+	next := *w
+	if a.wrong != "" {
+		return a.wrong
 	}
-	return problems
+	if err := rules.wish(&next, a.path(), a.name, a.value); err != nil {
+		return err.Error()
+	}
+	*w = next
+	return ""
 }
 
 // ourKeys are the keys of our annotations, sorted, and their size in all.
@@ -231,35 +206,21 @@ func parseAnnotation(key, value string) (podAnnotation, bool) {
 		case scope == forPod:
 			a.rank = len(domains) + newer
 		case isContainer && container != "":
-			a.container, a.rank = container, newer
+			a.container, a.rank = container, 2*len(domains)+newer
 		}
 		return a, true
 	}
 	return podAnnotation{}, false
 }
 
-// add keeps an annotation. They come in the order of their keys.
-func (s *annotationScope) add(a podAnnotation) {
-	switch {
-	case a.rank > 0 && slices.Contains(annotationNames, string(a.name)):
-		after := func(b podAnnotation) bool { return b.rank > a.rank }
-		at := slices.IndexFunc(s.known, after)
-		if at < 0 {
-			at = len(s.known)
-		}
-		s.known = slices.Insert(s.known, at, a)
-	case len(s.wrong) < mostProblems:
-		s.wrong = append(s.wrong, a)
+// astray says that the annotation is for another container than these; empty while they are not known (nil).
+func (a podAnnotation) astray(containers []string) string {
+	if a.container == "" || containers == nil || slices.Contains(containers, a.container) {
+		return ""
 	}
-}
-
-// problems returns what is wrong with annotations whatever the rules allow.
-func (s *annotationScope) problems() []Problem {
-	var problems []Problem
-	for _, a := range s.wrong {
-		problems = append(problems, Problem{Annotation: a.key, Message: a.problem().Error()})
-	}
-	return problems
+	err := field.NotFound(a.path(), short(a.container))
+	err.Detail = "the pod has no such container" + spelling.Hint(a.container, containers)
+	return err.Error()
 }
 
 // problem is what is wrong with the key of an annotation.

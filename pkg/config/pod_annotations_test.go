@@ -45,7 +45,7 @@ func TestAnnotationsBeyondTheLimitsAreOneProblem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			read := ReadAnnotations(tc.annotations)
 			for range 5 { // whichever order the map has
-				if again := ReadAnnotations(tc.annotations); !cmp.Equal(read, again, cmp.AllowUnexported(PodAnnotations{}, annotationScope{}, podAnnotation{})) {
+				if again := ReadAnnotations(tc.annotations); !cmp.Equal(read, again, cmp.AllowUnexported(PodAnnotations{}, podAnnotation{})) {
 					t.Fatal("the same annotations are read differently")
 				}
 			}
