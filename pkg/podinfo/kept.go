@@ -69,13 +69,7 @@ func (r *Resolver) Retain(refs []pods.Ref) {
 	if len(r.kept) == 0 {
 		return
 	}
-	retained := make(map[pods.Ref]pods.Answer, len(refs))
-	for _, ref := range refs {
-		if answer, ok := r.kept[ref]; ok {
-			retained[ref] = answer
-		}
-	}
-	r.kept = retained
+	maps.DeleteFunc(r.kept, func(ref pods.Ref, _ pods.Answer) bool { return !slices.Contains(refs, ref) })
 	r.save()
 }
 

@@ -101,26 +101,11 @@ func (s projectedSerializer) Decode(data []byte, defaults *schema.GroupVersionKi
 	return s.Serializer.Decode(data, defaults, into)
 }
 
-// kindOf reads the kind in a runtime.Unknown's type.
+// kindOf reads the kind in a runtime.Unknown's type, without its content.
 func kindOf(unknown []byte) string {
-	field := func(message []byte, wanted protowire.Number) []byte {
-		for len(message) > 0 {
-			number, kind, tag := protowire.ConsumeTag(message)
-			if tag < 0 {
-				return nil
-			}
-			value := protowire.ConsumeFieldValue(number, kind, message[tag:])
-			if value < 0 {
-				return nil
-			}
-			if number == wanted && kind == protowire.BytesType {
-				whole, _ := protowire.ConsumeBytes(message[tag:])
-				return whole
-			}
-			message = message[tag+value:]
-		}
-		return nil
+	var head runtime.Unknown
+	if meta, err := (projection{1: nil /* typeMeta */}).of(unknown); err != nil || head.Unmarshal(meta) != nil {
+		return ""
 	}
-	const typeMeta, kind = 1, 2
-	return string(field(field(unknown, typeMeta), kind))
+	return head.Kind
 }

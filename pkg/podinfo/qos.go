@@ -1,6 +1,9 @@
 package podinfo
 
 import (
+	"maps"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -16,35 +19,32 @@ func qosClass(pod *corev1.Pod) memoryqos.QOSClass {
 	if class := pod.Status.QOSClass; class != "" {
 		return memoryqos.QOSClass(class)
 	}
-	sums := qosSums{requests: corev1.ResourceList{}, limits: corev1.ResourceList{}, allLimited: true}
+	var all []corev1.ResourceRequirements
 	if resourcehelper.IsPodLevelResourcesSet(pod) {
-		sums.add(pod.Spec.Resources.Requests, pod.Spec.Resources.Limits)
+		all = append(all, *pod.Spec.Resources)
 	} else {
-		for _, c := range pod.Spec.InitContainers {
-			sums.add(c.Resources.Requests, c.Resources.Limits)
-		}
-		for _, c := range pod.Spec.Containers {
-			sums.add(c.Resources.Requests, c.Resources.Limits)
+		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			all = append(all, c.Resources)
 		}
 	}
-	return sums.class()
-}
-
-// qosSums are a pod's sums of CPU and memory.
-type qosSums struct {
-	requests, limits corev1.ResourceList
-	allLimited       bool // every container so far limits both
-}
-
-func (s *qosSums) add(requests, limits corev1.ResourceList) {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		limit := limits[name]
-		plus(s.requests, name, requests[name])
-		plus(s.limits, name, limit)
-		if limit.Sign() <= 0 {
-			s.allLimited = false
+	requests, limits, class := corev1.ResourceList{}, corev1.ResourceList{}, memoryqos.Guaranteed
+	for _, resources := range all {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			limit := resources.Limits[name]
+			plus(requests, name, resources.Requests[name])
+			plus(limits, name, limit)
+			if limit.Sign() <= 0 {
+				class = memoryqos.Burstable
+			}
 		}
 	}
+	if len(requests) == 0 && len(limits) == 0 {
+		return memoryqos.BestEffort
+	}
+	if !maps.EqualFunc(requests, limits, func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }) {
+		return memoryqos.Burstable
+	}
+	return class
 }
 
 // plus adds a positive quantity; others do not count.
@@ -54,19 +54,4 @@ func plus(list corev1.ResourceList, name corev1.ResourceName, q resource.Quantit
 		sum.Add(q)
 		list[name] = sum
 	}
-}
-
-func (s *qosSums) class() memoryqos.QOSClass {
-	if len(s.requests) == 0 && len(s.limits) == 0 {
-		return memoryqos.BestEffort
-	}
-	if !s.allLimited || len(s.requests) != len(s.limits) {
-		return memoryqos.Burstable
-	}
-	for name, request := range s.requests {
-		if limit := s.limits[name]; limit.Cmp(request) != 0 {
-			return memoryqos.Burstable
-		}
-	}
-	return memoryqos.Guaranteed
 }

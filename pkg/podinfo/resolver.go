@@ -118,31 +118,20 @@ func (r *Resolver) Expect(ref pods.Ref) {
 // is false when none does; Changed reports it when one has it later. Only the first calls for a pod wait: when the
 // sources were asked once without an answer, they are listened to, not asked again.
 func (r *Resolver) Resolve(ctx context.Context, ref pods.Ref) (pods.Answer, bool) {
-	k, asking := r.ask(ref)
-	if asking != nil {
-		r.await(ctx, asking)
-	}
-	return r.answer(ref, k, asking != nil)
-}
-
-// ask asks the sources about a pod. The channel is closed when they have answered; it is nil if there is no need to wait.
-func (r *Resolver) ask(ref pods.Ref) (k *known, asking <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k = r.pod(ref)
+	k := r.pod(ref)
 	r.question(ref, k)
-	if r.best(ref, k).Pod != nil {
-		return k, nil
-	}
-	k.waiting++
-	return k, k.asking
-}
-
-// answer gives the caller what is known of a pod now, after it has waited or not.
-func (r *Resolver) answer(ref pods.Ref, k *known, waited bool) (pods.Answer, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if waited {
+	if r.best(ref, k).Pod == nil {
+		asking := k.asking
+		k.waiting++
+		r.mu.Unlock()
+		select {
+		case <-asking:
+		case <-time.After(r.timeout):
+		case <-ctx.Done():
+		}
+		r.mu.Lock()
 		k.waiting--
 	}
 	r.give(ref, k, r.best(ref, k))
@@ -152,17 +141,6 @@ func (r *Resolver) answer(ref pods.Ref, k *known, waited bool) (pods.Answer, boo
 	}
 	r.source(k.given.Source).answers.Add(1)
 	return k.given, true
-}
-
-// await waits for a question's end, the timeout or ctx, whichever is first.
-func (r *Resolver) await(ctx context.Context, asking <-chan struct{}) {
-	timer := time.NewTimer(r.timeout)
-	defer timer.Stop()
-	select {
-	case <-asking:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // Known returns what is known of a pod now, without waiting or asking.
@@ -264,16 +242,12 @@ func (r *Resolver) changes() []pods.Answer {
 			continue
 		}
 		answer := r.best(ref, k)
-		if answer.Pod == nil || answer.Pod == k.given.Pod || !r.better(answer, k.given) && reflect.DeepEqual(answer.Pod, k.given.Pod) {
+		better := k.given.Pod != nil && r.source(answer.Source).rank < r.source(k.given.Source).rank
+		if answer.Pod == nil || answer.Pod == k.given.Pod || !better && reflect.DeepEqual(answer.Pod, k.given.Pod) {
 			continue
 		}
 		r.give(ref, k, answer)
 		all = append(all, answer)
 	}
 	return all
-}
-
-// better reports whether an answer's source comes before another's.
-func (r *Resolver) better(a, than pods.Answer) bool {
-	return than.Pod != nil && r.source(a.Source).rank < r.source(than.Source).rank
 }

@@ -73,8 +73,10 @@ func (t *table) len() int {
 // wait returns a pod as soon as it is in the table, or ctx's error.
 func (t *table) wait(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 	for {
-		news := t.changed()
-		if pod, ok := t.get(ref); ok {
+		t.mu.Lock()
+		pod, news := t.pods[ref], t.news
+		t.mu.Unlock()
+		if pod != nil {
 			return pod, nil
 		}
 		select {
@@ -83,11 +85,4 @@ func (t *table) wait(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// changed is closed when the next pod comes in.
-func (t *table) changed() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.news
 }
