@@ -83,7 +83,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 
 // affinity is the pod's hint in scope pod, the merged hint of the container otherwise, or where its CPUs lead.
 func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
-	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
+	if p := m.known(c.Pod); p != nil && p.affinity != nil {
 		return *p.affinity, true
 	}
 	hint, admitted := m.merge(c, h)
@@ -176,7 +176,7 @@ func (h *hints) free(nodes nodeset.Set) bool {
 
 // podOn reports whether a container of the pod lives on exactly this group.
 func (m *Manager) podOn(uid string, group nodeset.Set) bool {
-	p := m.pods[uid]
+	p := m.known(uid)
 	return p != nil && slices.ContainsFunc(p.containers, func(c container) bool { return span(c.blocks) == group })
 }
 
@@ -273,7 +273,7 @@ func (m *Manager) placed(blocks []Block) Placement {
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
 // CPUs and devices. An allocation by itself is never rejected.
 func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint, *Rejection) {
-	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
+	if p := m.known(c.Pod); p != nil && p.affinity != nil {
 		return *p.affinity, nil
 	}
 	nodes := span(blocks)

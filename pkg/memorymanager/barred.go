@@ -71,7 +71,7 @@ const namedHolders = 3
 
 // holders are the containers on exactly these nodes, those with the lowest pod UIDs by name.
 func (m *Manager) holders(nodes nodeset.Set) (named []Holder) {
-	for _, p := range m.list {
+	for _, p := range m.pods {
 		for _, c := range p.containers {
 			switch {
 			case span(c.blocks) != nodes:

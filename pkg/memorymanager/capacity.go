@@ -22,8 +22,6 @@ type column struct {
 
 	// descending are all nodes by allocatable, the largest first, the lower id first among equals.
 	descending []int
-	// top[k] is the sum of the k largest allocatable.
-	top []uint64
 }
 
 // free is what may be allocated on a node.
@@ -155,13 +153,11 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 func (c *column) index(all nodeset.Set) error {
 	c.descending = all.IDs()
 	slices.SortStableFunc(c.descending, func(a, b int) int { return cmp.Compare(c.allocatable[b], c.allocatable[a]) })
-	c.top = make([]uint64, 1, len(c.descending)+1)
 	var total uint64
-	for k, id := range c.descending {
+	for _, id := range c.descending {
 		if total += c.total[id]; total < c.total[id] {
 			return fmt.Errorf("%s of all NUMA nodes exceeds 2^64 bytes", c.name)
 		}
-		c.top = append(c.top, c.top[k]+c.allocatable[id])
 	}
 	return nil
 }

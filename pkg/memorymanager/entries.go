@@ -27,7 +27,7 @@ func (p PodAllocations) Equal(other PodAllocations) bool {
 // Allocations returns a pod's allocations.
 func (m *Manager) Allocations(uid string) PodAllocations {
 	has := PodAllocations{Pod: uid, Blocks: m.PodBlocks(uid)}
-	if p := m.pods[uid]; p != nil {
+	if p := m.known(uid); p != nil {
 		has.Entries = p.entries(copied)
 	}
 	return has

@@ -148,18 +148,18 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 // Clone returns a copy that shares nothing with the manager that either of them changes.
 func (m *Manager) Clone() *Manager {
 	spare := *m
-	spare.columns, spare.hints, spare.shares = make([]*column, len(m.columns)), hints{}, shares{}
+	spare.columns, spare.hints = make([]*column, len(m.columns)), hints{}
 	for i, c := range m.columns {
 		own := *c // what containers have is in arrays of its own
 		spare.columns[i] = &own
 	}
-	spare.pods, spare.list = make(map[string]*pod, len(m.pods)), make([]*pod, len(m.list))
-	for at, p := range m.list {
+	spare.pods = make([]*pod, len(m.pods))
+	for at, p := range m.pods {
 		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers), blocks: slices.Clone(p.blocks)}
 		for i := range own.containers {
 			own.containers[i].blocks = slices.Clone(own.containers[i].blocks)
 		}
-		spare.pods[p.uid], spare.list[at] = own, own
+		spare.pods[at] = own
 	}
 	return &spare
 }

@@ -19,7 +19,7 @@ type hints struct {
 
 	budget  int
 	bounded bool
-	shared  bool // m.shares are of this request
+	shares  shares // where the request has several types
 
 	nodes    nodeset.Set // the narrowest hint, once found
 	searched bool
@@ -33,7 +33,8 @@ var _ topologymanager.Hints = (*hints)(nil)
 // hintsFor prepares the hints of a request. A type that no node has makes it impossible; that is reported as false.
 func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
 	h := &m.hints
-	*h = hints{m: m, pod: pod, columns: h.columns[:0], unused: m.unused, lists: 1, budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
+	*h = hints{m: m, pod: pod, columns: h.columns[:0], unused: m.unused, shares: shares{descending: h.shares.descending[:0]},
+		lists: 1, budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
 	for t, amount := range request {
 		c := m.column(amount.Type)
 		if c == nil {
@@ -42,6 +43,9 @@ func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
 		}
 		h.columns = append(h.columns, c)
 		h.want[t] = amount.Bytes
+	}
+	if len(request) > 1 {
+		h.rankByShares()
 	}
 	return h, true
 }
@@ -119,7 +123,7 @@ func (h *hints) narrow() nodeset.Set {
 func (h *hints) minimal(size int) bool {
 	least := 1
 	for t, c := range h.columns {
-		for least < len(c.top) && c.top[least] < h.want[t] {
+		for least <= h.m.all.Len() && c.largest(h.m.all, least) < h.want[t] {
 			least++
 		}
 	}

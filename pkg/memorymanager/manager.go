@@ -33,11 +33,9 @@ type Manager struct {
 
 	nodeGroups
 
-	pods map[string]*pod
-	list []*pod // the same, sorted by UID
+	pods []*pod // sorted by UID
 
 	hints   hints
-	shares  shares
 	bounded uint64
 }
 
@@ -87,7 +85,6 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	}
 	m := &Manager{
 		options: opts, rules: opts.Policy.Rules(), overlaps: opts.AlignTo == topologymanager.AlignToKubelet, budget: searchBudget,
-		pods: map[string]*pod{},
 	}
 	if m.all, m.columns, err = columns(nodes); err != nil {
 		return nil, fmt.Errorf("check NUMA nodes: %w", err)
@@ -130,8 +127,7 @@ func (m *Manager) clear() {
 	for _, c := range m.columns {
 		c.allocated = [nodeset.Max]uint64{}
 	}
-	clear(m.pods)
-	m.list = nil
+	m.pods = nil
 }
 
 func (m *Manager) column(name MemoryType) *column {
@@ -153,7 +149,7 @@ func (p *pod) index(name string) int {
 
 // container is one with an allocation; nil where there is none.
 func (m *Manager) container(pod, name string) *container {
-	p := m.pods[pod]
+	p := m.known(pod)
 	if i := p.index(name); i >= 0 {
 		return &p.containers[i]
 	}
@@ -162,20 +158,25 @@ func (m *Manager) container(pod, name string) *container {
 
 // pod returns the pod's record, a new one if need be.
 func (m *Manager) pod(uid string) *pod {
-	p := m.pods[uid]
-	if p == nil {
-		p = &pod{uid: uid}
-		at, _ := slices.BinarySearchFunc(m.list, uid, (*pod).compare)
-		m.pods[uid], m.list = p, slices.Insert(m.list, at, p)
+	at, there := slices.BinarySearchFunc(m.pods, uid, (*pod).compare)
+	if !there {
+		m.pods = slices.Insert(m.pods, at, &pod{uid: uid})
 	}
-	return p
+	return m.pods[at]
+}
+
+// known returns the pod's record; nil where there is none.
+func (m *Manager) known(uid string) *pod {
+	if at, there := slices.BinarySearchFunc(m.pods, uid, (*pod).compare); there {
+		return m.pods[at]
+	}
+	return nil
 }
 
 // forget drops a pod's record once nothing is left in it.
 func (m *Manager) forget(p *pod) {
-	if at, there := slices.BinarySearchFunc(m.list, p.uid, (*pod).compare); there && len(p.containers) == 0 && p.affinity == nil {
-		m.list = slices.Delete(m.list, at, at+1)
-		delete(m.pods, p.uid)
+	if at, there := slices.BinarySearchFunc(m.pods, p.uid, (*pod).compare); there && len(p.containers) == 0 && p.affinity == nil {
+		m.pods = slices.Delete(m.pods, at, at+1)
 	}
 }
 

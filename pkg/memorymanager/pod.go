@@ -36,7 +36,7 @@ func together(uid string, containers []Container) Container {
 }
 
 func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *Rejection) {
-	if p := m.pods[whole.Pod]; p != nil {
+	if p := m.known(whole.Pod); p != nil {
 		p.affinity = nil
 		defer m.forget(p)
 		for _, c := range containers {
@@ -87,7 +87,7 @@ func plus(a, b uint64) uint64 {
 // Aligned reports whether the pod has an affinity. A pod without one that has allocations gets the affinity that they
 // show.
 func (m *Manager) Aligned(uid string) bool {
-	p := m.pods[uid]
+	p := m.known(uid)
 	if p == nil {
 		return false
 	}
@@ -101,7 +101,7 @@ func (m *Manager) Aligned(uid string) bool {
 // SetRoles says how long each container of a pod runs, those included that have ended and keep their allocation. A stored
 // state does not say it. What an init container leaves behind can be used again.
 func (m *Manager) SetRoles(uid string, role func(container string) memoryqos.Kind) {
-	p := m.pods[uid]
+	p := m.known(uid)
 	if p == nil {
 		return
 	}

@@ -31,7 +31,7 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	if cause := p.Whole.Request.invalid(); cause != "" {
 		return Placement{}, m.reject(p.Whole, InvalidRequest, cause)
 	}
-	known := m.pods[p.Whole.Pod]
+	known := m.known(p.Whole.Pod)
 	if known != nil && known.blocks != nil {
 		return m.keep(p, known)
 	}
@@ -88,12 +88,12 @@ func (m *Manager) PodBlocks(uid string) []Block {
 	if !m.whole(uid) {
 		return nil
 	}
-	return copied(m.pods[uid].blocks)
+	return copied(m.known(uid).blocks)
 }
 
 // whole reports whether a pod is allocated as a whole.
 func (m *Manager) whole(uid string) bool {
-	p := m.pods[uid]
+	p := m.known(uid)
 	return p != nil && p.blocks != nil
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Release ends a container's allocation; false when there was none.
 func (m *Manager) Release(pod, container string) bool {
-	p := m.pods[pod]
+	p := m.known(pod)
 	i := p.index(container)
 	if i < 0 {
 		return false
@@ -30,7 +30,7 @@ func (m *Manager) Release(pod, container string) bool {
 
 // ReleasePod ends all allocations of a pod and forgets its affinity; false when there were no allocations.
 func (m *Manager) ReleasePod(pod string) bool {
-	p := m.pods[pod]
+	p := m.known(pod)
 	if p == nil {
 		return false
 	}
@@ -129,7 +129,7 @@ func (m *Manager) groupsOfMany() iter.Seq[nodeset.Set] {
 // blocks yields every block that the node map counts, in the order of pods.
 func (m *Manager) blocks() iter.Seq[*Block] {
 	return func(yield func(*Block) bool) {
-		for _, p := range m.list {
+		for _, p := range m.pods {
 			for b := range p.counted() {
 				if !yield(b) {
 					return

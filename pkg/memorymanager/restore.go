@@ -78,7 +78,7 @@ func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
 		report.Restored++
 	}
 	for _, e := range s.Pods {
-		p := m.pods[e.Pod]
+		p := m.known(e.Pod)
 		if p == nil {
 			report.problem("pod %s: its own allocation is of no container, and dropped", e.Pod)
 			continue

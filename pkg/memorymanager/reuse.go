@@ -46,7 +46,7 @@ func (p *pod) sizeOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (b
 
 // reusable are the bytes of a type that the pod's init containers leave behind on exactly these nodes.
 func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint64 {
-	return m.pods[pod].sizeOf(memoryqos.Init, nodes, name)
+	return m.known(pod).sizeOf(memoryqos.Init, nodes, name)
 }
 
 // reuse shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
@@ -61,7 +61,7 @@ func (p *pod) reuse(b Block) (taken uint64) {
 
 // appNodes are the nodes of the pod's first app container that has an allocation.
 func (m *Manager) appNodes(uid string) nodeset.Set {
-	if p := m.pods[uid]; p != nil {
+	if p := m.known(uid); p != nil {
 		for _, c := range p.containers {
 			if c.kind == memoryqos.App {
 				return span(c.blocks)
@@ -78,7 +78,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	if cause := m.missing(c.Request); cause != "" {
 		return Placement{}, m.reject(c, UnexpectedAdmissionError, cause)
 	}
-	p, blocks := m.pods[c.Pod], c.Request.on(nodes)
+	p, blocks := m.known(c.Pod), c.Request.on(nodes)
 	for i := range blocks {
 		b := &blocks[i]
 		idle := p.sizeOf(memoryqos.App, nodes, b.Type) + p.sizeOf(memoryqos.Init, nodes, b.Type)

@@ -49,7 +49,7 @@ func (h *hints) reachable(nodes nodeset.Set, r int, want *need) bool {
 			return false
 		}
 	}
-	return len(h.columns) == 1 || h.shares().reach(nodes, r) >= h.share(want)*(1-1e-9)
+	return len(h.columns) == 1 || h.shares.reach(nodes, r) >= h.share(want)*(1-1e-9)
 }
 
 // shares has for every node the sum over the types of the share of the request that it could hold. The r largest of them
@@ -59,14 +59,8 @@ type shares struct {
 	descending []int
 }
 
-// shares are worked out when they are asked for first.
-func (h *hints) shares() *shares {
-	s := &h.m.shares
-	if h.shared {
-		return s
-	}
-	h.shared = true
-	s.descending = s.descending[:0]
+func (h *hints) rankByShares() {
+	s := &h.shares
 	for id := range h.m.all.All() {
 		var available need
 		for t, c := range h.columns {
@@ -76,7 +70,6 @@ func (h *hints) shares() *shares {
 		s.descending = append(s.descending, id)
 	}
 	slices.SortStableFunc(s.descending, func(a, b int) int { return cmp.Compare(s.of[b], s.of[a]) })
-	return s
 }
 
 // share is the sum over the types of the share of the request.

@@ -20,15 +20,15 @@ type Snapshot struct {
 // Snapshot returns a deep copy.
 func (m *Manager) Snapshot() Snapshot {
 	s := Snapshot{State: m.State(), Order: map[string][]string{}, Bounded: m.bounded}
-	for uid, p := range m.pods {
+	for _, p := range m.pods {
 		for i := range p.containers {
-			s.Order[uid] = append(s.Order[uid], p.containers[i].name)
+			s.Order[p.uid] = append(s.Order[p.uid], p.containers[i].name)
 		}
 		if p.affinity != nil {
 			if s.Affinities == nil {
 				s.Affinities = map[string]topologymanager.Hint{}
 			}
-			s.Affinities[uid] = *p.affinity
+			s.Affinities[p.uid] = *p.affinity
 		}
 	}
 	return s
@@ -43,7 +43,7 @@ func (m *Manager) Open(s Snapshot) error {
 		m.pod(uid).affinity = &hint
 	}
 	for uid, names := range s.Order {
-		if p := m.pods[uid]; p != nil {
+		if p := m.known(uid); p != nil {
 			slices.SortFunc(p.containers, func(a, b container) int { return slices.Index(names, a.name) - slices.Index(names, b.name) })
 		}
 	}

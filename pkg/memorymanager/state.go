@@ -37,7 +37,7 @@ func (m *Manager) Nodes() []NodeState {
 // State returns a deep copy of nodes and allocations.
 func (m *Manager) State() State {
 	s := State{Nodes: m.Nodes()}
-	for _, p := range m.list {
+	for _, p := range m.pods {
 		if p.blocks != nil {
 			s.Pods = append(s.Pods, PodEntry{Pod: p.uid, Blocks: slices.Clone(p.blocks)})
 		}
@@ -76,7 +76,7 @@ func (m *Manager) attribute(entries []Entry, pods []PodEntry) {
 		add(pods[i].Blocks)
 	}
 	for i := range entries {
-		if m.pods[entries[i].Pod].blocks == nil {
+		if m.known(entries[i].Pod).blocks == nil {
 			add(entries[i].Blocks)
 		}
 	}
