@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -148,7 +149,10 @@ func (t *Tree) Leaves(container string) ([]string, error) {
 }
 
 // Text reads a knob as text.
-func (t *Tree) Text(dir string, knob cgroup.Knob) (string, error) { return t.nodes(dir, string(knob)) }
+func (t *Tree) Text(dir string, knob cgroup.Knob) (string, error) {
+	data, err := t.line(dir, string(knob))
+	return strings.TrimSpace(string(data)), err
+}
 
 // Get reads the value of a knob: see Knob.Parse.
 func (t *Tree) Get(dir string, knob cgroup.Knob) (uint64, error) {

@@ -47,10 +47,10 @@ func (n Node) available() (uint64, error) {
 	if n.Reserve != nil {
 		available -= min(available, n.Reserve())
 	}
-	if n.Kubepods == nil {
-		return available, nil
+	kubepods := ""
+	if n.Kubepods != nil {
+		kubepods = n.Kubepods()
 	}
-	kubepods := n.Kubepods()
 	if kubepods == "" {
 		return available, nil
 	}
@@ -69,9 +69,6 @@ func (n Node) available() (uint64, error) {
 	used := current - min(current, stat["inactive_file"])
 	return min(available, limit-min(limit, used)), nil
 }
-
-// swap returns the node's free swap in bytes.
-func (n Node) swap() (uint64, error) { return n.meminfo("SwapFree") }
 
 // meminfo returns a value of /proc/meminfo in bytes.
 func (n Node) meminfo(name string) (uint64, error) {

@@ -53,7 +53,7 @@ func (g *Guard) swap(cgroup string) (uint64, error) {
 		return 0, nil
 	}
 	used, err2 := g.tree.Get(cgroup, "memory.swap.current")
-	free, err3 := g.node.swap()
+	free, err3 := g.node.meminfo("SwapFree")
 	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }
 

@@ -1,6 +1,7 @@
 package nriplugin
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,13 +36,7 @@ func number(digits string) int {
 
 // AtLeast reports whether v is the given version or a later one.
 func (v Version) AtLeast(major, minor, patch int) bool {
-	switch {
-	case v.Major != major:
-		return v.Major > major
-	case v.Minor != minor:
-		return v.Minor > minor
-	}
-	return v.Patch >= patch
+	return cmp.Or(cmp.Compare(v.Major, major), cmp.Compare(v.Minor, minor), cmp.Compare(v.Patch, patch)) >= 0
 }
 
 // Known is false for the zero value.

@@ -105,27 +105,18 @@ func placement(n Node, c place, r *Report) {
 	// The kernel counts shared memory among the files.
 	shared, sharedAt := elsewhere(pages["shmem"], nodes)
 	file, fileAt := elsewhere(pages["file"], nodes)
-	file -= min(file, shared)
 	all := total(pages["anon"]) + total(pages["file"])
-	if notable(private, all) {
-		r.find(Warning, "pages-elsewhere", c.object(),
-			fmt.Sprintf("%s of private memory is on %s, the container is %s %s", quantity.Short(private), privateAt.Named(), held, nodes.Named()),
-			"it was allocated before the container was pinned, or its node was full: a restart of the pod moves it back; migratepages PID "+privateAt.String()+" "+nodes.String()+" moves it while it runs")
+	find := func(severity Severity, id, what string, bytes uint64, at nodeset.Set, do string) {
+		if bytes > elsewhereBytes && float64(bytes) > elsewhereShare*float64(all) {
+			r.find(severity, id, c.object(), fmt.Sprintf("%s of %s is on %s, the container is %s %s", quantity.Short(bytes), what, at.Named(), held, nodes.Named()), do)
+		}
 	}
-	if notable(shared, all) {
-		r.find(Note, "shared-elsewhere", c.object(),
-			fmt.Sprintf("%s of shared memory is on %s, the container is %s %s", quantity.Short(shared), sharedAt.Named(), held, nodes.Named()),
-			"shared memory lies where it was first touched, which may have been another process: let this container touch it first")
-	}
-	if notable(file, all) {
-		r.find(Note, "files-elsewhere", c.object(),
-			fmt.Sprintf("%s of file cache is on %s, the container is %s %s", quantity.Short(file), fileAt.Named(), held, nodes.Named()),
-			"the files were read before the container was pinned; the cache moves as it is read again")
-	}
-}
-
-func notable(bytes, all uint64) bool {
-	return bytes > elsewhereBytes && float64(bytes) > elsewhereShare*float64(all)
+	find(Warning, "pages-elsewhere", "private memory", private, privateAt,
+		"it was allocated before the container was pinned, or its node was full: a restart of the pod moves it back; migratepages PID "+privateAt.String()+" "+nodes.String()+" moves it while it runs")
+	find(Note, "shared-elsewhere", "shared memory", shared, sharedAt,
+		"shared memory lies where it was first touched, which may have been another process: let this container touch it first")
+	find(Note, "files-elsewhere", "file cache", file-min(file, shared), fileAt,
+		"the files were read before the container was pinned; the cache moves as it is read again")
 }
 
 func elsewhere(pages map[int]uint64, nodes nodeset.Set) (bytes uint64, at nodeset.Set) {

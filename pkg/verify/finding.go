@@ -58,19 +58,20 @@ func (r *Report) find(severity Severity, id, object, what, do string) {
 	r.Findings = append(r.Findings, Finding{severity, id, object, what, do})
 }
 
-// check checks the node, or each running container.
-type check struct {
-	node      func(Node, *Report)
-	container func(Node, place, *Report)
+// checks are in the order of their findings.
+var checks = []func(Node, *Report){
+	conditions, rejected, protection, off, each(files), each(migrations), each(placement), each(unpinned), each(unanswered), each(unscored),
+	each(short), each(farther), each(aboveClaim), lostClaims, unmappedClaims, cpus, hugepages, overwrites, each(raised), each(atRisk), kubelet,
+	kernel, runtime, sources, deviceSources, requests, annotations, setAside,
 }
 
-// checks are in the order of their findings.
-var checks = []check{
-	{node: conditions}, {node: rejected}, {node: protection}, {node: off}, {container: files}, {container: migrations}, {container: placement},
-	{container: unpinned}, {container: unanswered}, {container: unscored}, {container: short}, {container: farther}, {container: aboveClaim}, {node: lostClaims}, {node: unmappedClaims}, {node: cpus},
-	{node: hugepages},
-	{node: overwrites}, {container: raised}, {container: atRisk}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
-	{node: requests}, {node: annotations}, {node: setAside},
+// each checks every running container.
+func each(check func(Node, place, *Report)) func(Node, *Report) {
+	return func(n Node, r *Report) {
+		for _, c := range n.containers() {
+			check(n, c, r)
+		}
+	}
 }
 
 // Run runs every check.
@@ -81,15 +82,8 @@ func Run(n Node) Report {
 			report.Containers++
 		}
 	}
-	containers := n.containers()
 	for _, check := range checks {
-		if check.node != nil {
-			check.node(n, &report)
-			continue
-		}
-		for _, c := range containers {
-			check.container(n, c, &report)
-		}
+		check(n, &report)
 	}
 	rank := map[Severity]int{Error: 0, Warning: 1, Note: 2}
 	slices.SortStableFunc(report.Findings, func(a, b Finding) int { return cmp.Compare(rank[a.Severity], rank[b.Severity]) })
