@@ -1,6 +1,7 @@
 package cgroupfs
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -27,17 +28,14 @@ type Counters struct {
 }
 
 // Counters reads memory.current, memory.events and memory.pressure.
-func (t *Tree) Counters(cgroup string) (c Counters, err error) {
-	if c.Current, err = t.Current(cgroup); err != nil {
+func (t *Tree) Counters(cgroup string) (Counters, error) {
+	current, err := t.Current(cgroup)
+	events, err2 := t.Events(cgroup)
+	pressure, has, err3 := t.Pressure(cgroup)
+	if err = cmp.Or(err, err2, err3); err != nil {
 		return Counters{}, err
 	}
-	if c.Events, err = t.Events(cgroup); err != nil {
-		return Counters{}, err
-	}
-	if c.Pressure, c.HasPressure, err = t.Pressure(cgroup); err != nil {
-		return Counters{}, err
-	}
-	return c, nil
+	return Counters{current, events, pressure, has}, nil
 }
 
 // Sampler reads many cgroups one after the other, until each caller's deadline. Concurrent callers share one reading. It is safe for concurrent

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -40,24 +39,14 @@ type comparison struct {
 
 // compare finds containers of a pod for which full is broken; they are sampled every window from then on.
 func (g *Guard) compare(pod string, now time.Time) {
-	for _, w := range g.toCompare(pod, now) {
+	due := func(w *watched) bool { return w.blind == nil && now.Sub(w.compared.last.At) >= g.settings.Window }
+	for _, w := range g.of(pod, due) {
 		s, err := g.sample(w.Cgroup, now)
 		cpu, err2 := g.tree.CPUStat(w.Cgroup)
 		if errors.Join(err, err2) == nil { // otherwise it has ended
 			g.compareWith(w, s, time.Duration(cpu["user_usec"])*time.Microsecond)
 		}
 	}
-}
-
-func (g *Guard) toCompare(pod string, now time.Time) (all []*watched) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, w := range g.watched {
-		if w.blind == nil && strings.HasPrefix(w.Cgroup, pod+"/") && now.Sub(w.compared.last.At) >= g.settings.Window {
-			all = append(all, w)
-		}
-	}
-	return all
 }
 
 func (g *Guard) compareWith(w *watched, s Sample, user time.Duration) {

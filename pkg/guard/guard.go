@@ -149,7 +149,7 @@ func (g *Guard) notice(pod string, now time.Time) {
 	if g.doubtful {
 		g.compare(pod, now)
 	}
-	for _, c := range g.inRoom(pod) {
+	for _, c := range g.of(pod, func(w *watched) bool { return w.Bounds.CacheRoom && w.look.IsZero() }) {
 		current, err := g.tree.Current(c.Cgroup)
 		stat, err2 := g.tree.Stat(c.Cgroup)
 		if err != nil || err2 != nil {
@@ -165,13 +165,13 @@ func (g *Guard) notice(pod string, now time.Time) {
 	}
 }
 
-// inRoom returns the containers of a pod with CacheRoom that have no sample due.
-func (g *Guard) inRoom(pod string) (all []Container) {
+// of returns the containers of a pod that are wanted.
+func (g *Guard) of(pod string, wanted func(*watched) bool) (all []*watched) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range g.watched {
-		if w.Bounds.CacheRoom && w.look.IsZero() && strings.HasPrefix(w.Cgroup, pod+"/") {
-			all = append(all, w.Container)
+		if strings.HasPrefix(w.Cgroup, pod+"/") && wanted(w) {
+			all = append(all, w)
 		}
 	}
 	return all

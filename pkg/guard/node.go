@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -59,11 +60,8 @@ func (n Node) available() (uint64, error) {
 		return available, err
 	}
 	current, err := n.Tree.Current(kubepods)
-	if err != nil {
-		return 0, err
-	}
-	stat, err := n.Tree.Stat(kubepods)
-	if err != nil {
+	stat, err2 := n.Tree.Stat(kubepods)
+	if err = cmp.Or(err, err2); err != nil {
 		return 0, err
 	}
 	used := current - min(current, stat["inactive_file"])

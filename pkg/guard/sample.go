@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,37 +14,21 @@ var pageSize = uint64(os.Getpagesize())
 
 // sample reads the kernel's files for a container and its node.
 func (g *Guard) sample(cgroup string, now time.Time) (Sample, error) {
-	s := Sample{At: now}
-	var err error
-	if s.Current, err = g.tree.Current(cgroup); err != nil {
-		return s, err
-	}
-	events, err := g.tree.Events(cgroup)
-	if err != nil {
-		return s, err
-	}
-	s.HighEvents = events.High
-	stat, err := g.tree.Stat(cgroup)
-	if err != nil {
-		return s, err
-	}
-	s.File = stat["active_file"] + stat["inactive_file"]
+	current, err := g.tree.Current(cgroup)
+	events, err2 := g.tree.Events(cgroup)
+	stat, err3 := g.tree.Stat(cgroup)
+	swap, err4 := g.swap(cgroup)
+	pressure, _, err5 := g.tree.Pressure(cgroup)
+	reclaims, err6 := g.node.reclaims()
+	available, err7 := g.node.available()
 	stolen, back := stat["pgsteal"], stat["workingset_refault_file"]+stat["workingset_refault_anon"]
-	s.Reclaimed = (stolen - min(stolen, back)) * pageSize
-	if s.Swap, err = g.swap(cgroup); err != nil {
-		return s, err
-	}
-	pressure, _, err := g.tree.Pressure(cgroup)
-	if err != nil {
-		return s, err
-	}
-	s.FullStall = time.Duration(pressure.Full.Total) * time.Microsecond
-	s.SomeStall = time.Duration(pressure.Some.Total) * time.Microsecond
-	if s.NodeReclaims, err = g.node.reclaims(); err != nil {
-		return s, err
-	}
-	s.NodeAvailable, err = g.node.available()
-	return s, err
+	return Sample{
+		At: now, Current: current, File: stat["active_file"] + stat["inactive_file"], Swap: swap,
+		Reclaimed: (stolen - min(stolen, back)) * pageSize, HighEvents: events.High,
+		FullStall:    time.Duration(pressure.Full.Total) * time.Microsecond,
+		SomeStall:    time.Duration(pressure.Some.Total) * time.Microsecond,
+		NodeReclaims: reclaims, NodeAvailable: available,
+	}, cmp.Or(err, err2, err3, err4, err5, err6, err7)
 }
 
 // swap returns the bytes that can still be swapped out. A kernel without swap has no such files.

@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"cmp"
 	"path"
 	"time"
 
@@ -94,20 +95,15 @@ func readLevel(t *cgroupfs.Tree, dir string, level Level) Reading {
 // readSample looks at a container near its limit.
 func readSample(t *cgroupfs.Tree, dir string, events cgroupfs.Events, pinned nodeset.Set, now time.Time) (s Sample, err error) {
 	s = Sample{At: now, Max: events.Max, High: events.High}
-	if s.Held, err = readHeld(t, dir); err != nil {
-		return s, err
-	}
-	if s.Current, err = t.Current(dir); err != nil {
-		return s, err
-	}
+	var err2, err3 error
+	s.Held, err = readHeld(t, dir)
+	s.Current, err2 = t.Current(dir)
 	if !pinned.Empty() {
-		if s.Nodes, err = readNodes(t, dir, pinned); err != nil {
-			return s, err
-		}
+		s.Nodes, err3 = readNodes(t, dir, pinned)
 	}
-	pressure, _, err := t.Pressure(dir)
+	pressure, _, err4 := t.Pressure(dir)
 	s.Stalled = time.Duration(pressure.Full.Total) * time.Microsecond
-	return s, err
+	return s, cmp.Or(err, err2, err3, err4)
 }
 
 // readNodes reads what a cgroup holds on NUMA nodes that could not be given back (memory.numa_stat).
