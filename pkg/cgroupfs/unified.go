@@ -13,7 +13,20 @@ import (
 
 // RequireUnified returns an error unless root is a pure cgroup v2 hierarchy with the memory and cpuset controllers.
 func RequireUnified(root string) error {
-	if err := requireUnified(root); err != nil {
+	const want = "Memory QoS needs cgroup v2 alone (boot with systemd.unified_cgroup_hierarchy=1)"
+	mode, err := modeOf(root)
+	switch {
+	case err != nil:
+	case mode == cgroups.Unified:
+		err = requireControllers(root)
+	case mode == cgroups.Hybrid:
+		err = fmt.Errorf("it is a hybrid of cgroup v1 and v2: %s", want)
+	case mode == cgroups.Legacy:
+		err = fmt.Errorf("it is cgroup v1: %s", want)
+	default:
+		err = fmt.Errorf("it is no cgroup v2 file system: %s", want)
+	}
+	if err != nil {
 		return fmt.Errorf("%s is not usable: %w", root, err)
 	}
 	return nil
@@ -21,23 +34,6 @@ func RequireUnified(root string) error {
 
 // usual is where a host mounts its hierarchy. The library knows the mode of this mount only.
 const usual = "/sys/fs/cgroup"
-
-func requireUnified(root string) error {
-	const want = "Memory QoS needs cgroup v2 alone (boot with systemd.unified_cgroup_hierarchy=1)"
-	mode, err := modeOf(root)
-	if err != nil {
-		return err
-	}
-	switch mode {
-	case cgroups.Unified:
-		return requireControllers(root)
-	case cgroups.Hybrid:
-		return fmt.Errorf("it is a hybrid of cgroup v1 and v2: %s", want)
-	case cgroups.Legacy:
-		return fmt.Errorf("it is cgroup v1: %s", want)
-	}
-	return fmt.Errorf("it is no cgroup v2 file system: %s", want)
-}
 
 // modeOf returns the mode of the hierarchy at root. It uses the library for the usual mount, and checks others itself, such as the host's
 // hierarchy that is mounted in a container beside its own.

@@ -27,12 +27,7 @@ type column struct {
 // free is what may be allocated on a node.
 func (c *column) free(node int) uint64 { return minus(c.allocatable[node], c.allocated[node]) }
 
-func (c *column) allocatableOf(nodes nodeset.Set) (sum uint64) {
-	for id := range nodes.All() {
-		sum += c.allocatable[id]
-	}
-	return sum
-}
+func (c *column) allocatableOf(nodes nodeset.Set) uint64 { return sum(&c.allocatable, nodes) }
 
 func (c *column) freeOf(nodes nodeset.Set) (sum uint64) {
 	for id := range nodes.All() {
@@ -42,13 +37,18 @@ func (c *column) freeOf(nodes nodeset.Set) (sum uint64) {
 }
 
 // largest is the sum of the r largest allocatable among nodes.
-func (c *column) largest(nodes nodeset.Set, r int) (sum uint64) {
-	for _, id := range c.descending {
+func (c *column) largest(nodes nodeset.Set, r int) uint64 {
+	return largest(&c.allocatable, c.descending, nodes, r)
+}
+
+// largest is the sum of the amounts of the first r of the nodes in an order.
+func largest[T uint64 | float64](amounts *[nodeset.Max]T, order []int, nodes nodeset.Set, r int) (sum T) {
+	for _, id := range order {
 		if r == 0 {
 			break
 		}
 		if nodes.Has(id) {
-			sum += c.allocatable[id]
+			sum += amounts[id]
 			r--
 		}
 	}
@@ -56,12 +56,7 @@ func (c *column) largest(nodes nodeset.Set, r int) (sum uint64) {
 }
 
 // minus is a - b, 0 instead of an underflow.
-func minus(a, b uint64) uint64 {
-	if b >= a {
-		return 0
-	}
-	return a - b
-}
+func minus(a, b uint64) uint64 { return a - min(a, b) }
 
 // columns checks the nodes and returns their memory by type, sorted.
 func columns(nodes []NodeCapacity) (nodeset.Set, []*column, error) {

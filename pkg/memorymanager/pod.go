@@ -77,12 +77,7 @@ func podRequest(containers []Container) (request Request) {
 }
 
 // plus is a + b, the largest number instead of an overflow.
-func plus(a, b uint64) uint64 {
-	if sum := a + b; sum >= a {
-		return sum
-	}
-	return ^uint64(0)
-}
+func plus(a, b uint64) uint64 { return a + min(b, ^a) }
 
 // Aligned reports whether the pod has an affinity. A pod without one that has allocations gets the affinity that they
 // show.

@@ -49,7 +49,7 @@ func (h *hints) reachable(nodes nodeset.Set, r int, want *need) bool {
 			return false
 		}
 	}
-	return len(h.columns) == 1 || h.shares.reach(nodes, r) >= h.share(want)*(1-1e-9)
+	return len(h.columns) == 1 || largest(&h.shares.of, h.shares.descending, nodes, r) >= h.share(want)*(1-1e-9)
 }
 
 // shares has for every node the sum over the types of the share of the request that it could hold. The r largest of them
@@ -77,19 +77,6 @@ func (h *hints) share(part *need) (sum float64) {
 	for t := range h.columns {
 		if h.want[t] > 0 {
 			sum += float64(part[t]) / float64(h.want[t])
-		}
-	}
-	return sum
-}
-
-func (s *shares) reach(nodes nodeset.Set, r int) (sum float64) {
-	for _, id := range s.descending {
-		if r == 0 {
-			break
-		}
-		if nodes.Has(id) {
-			sum += s.of[id]
-			r--
 		}
 	}
 	return sum

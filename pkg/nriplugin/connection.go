@@ -82,10 +82,6 @@ func (r *registration) serve(ctx context.Context, handlers any, options ...stub.
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return connectionEnded(err)
-}
-
-func connectionEnded(err error) error {
 	if err == nil {
 		return errors.New("the connection ended")
 	}

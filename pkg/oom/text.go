@@ -1,6 +1,7 @@
 package oom
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -183,7 +184,7 @@ func Write(to io.Writer, verdicts []Verdict) error {
 		if i > 0 {
 			fmt.Fprintln(to)
 		}
-		fmt.Fprintf(to, "%s/%s, container %s: the kernel killed %s %s\n", v.Namespace, v.Pod, orUnknown(v.Container), v.what(), v.when())
+		fmt.Fprintf(to, "%s/%s, container %s: the kernel killed %s %s\n", v.Namespace, v.Pod, cmp.Or(v.Container, "not known"), v.what(), v.when())
 		w := tables.New(to)
 		fmt.Fprintf(w, "  what ran out:\t%s\n", v.where())
 		fmt.Fprintf(w, "  used for:\t%s\n", v.filled())
@@ -217,11 +218,4 @@ func (v Verdict) grew(node int) string {
 		return ""
 	}
 	return fmt.Sprintf("; this container's from %s to %s", quantity.Short(first.Nodes[node]), quantity.Short(last.Nodes[node]))
-}
-
-func orUnknown(name string) string {
-	if name == "" {
-		return "not known"
-	}
-	return name
 }

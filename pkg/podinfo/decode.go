@@ -93,7 +93,8 @@ func IsSidecar(c *corev1.Container) bool {
 func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.ContainerStatus, pending bool) pods.Container {
 	wish := memory(c.Resources.Requests)
 	request, limit := wish, memory(c.Resources.Limits)
-	if status := statusOf(c.Name, statuses); status != nil {
+	if i := slices.IndexFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 {
+		status := &statuses[i]
 		switch {
 		case status.AllocatedResources != nil:
 			request = memory(status.AllocatedResources)
@@ -127,15 +128,6 @@ func lacking(request, limit uint64, r corev1.ResourceRequirements) string {
 		return fmt.Sprintf("has a CPU request of %s and a CPU limit of %s", &cpuRequest, &cpuLimit)
 	}
 	return ""
-}
-
-func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {
-	for i := range statuses {
-		if statuses[i].Name == name {
-			return &statuses[i]
-		}
-	}
-	return nil
 }
 
 // resizePending reports whether the kubelet has not admitted the resources in the spec. Before Kubernetes 1.33 this was
