@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strings"
 
@@ -88,11 +89,7 @@ func (f Files) adopt(profile Profile, path, ours string, doc *strictyaml.Documen
 	c.Origin.EvictionSoft = only(k.EvictionSoft, memoryAvailable)
 	c.Origin.WorkloadSwap = k.MemorySwap.SwapBehavior == workloadControlledSwap
 	// Messages name our file for what it sets itself.
-	for key := range c.places.taken {
-		if doc.Has(key) {
-			delete(c.places.taken, key)
-		}
-	}
+	maps.DeleteFunc(c.places.taken, func(key string, _ bool) bool { return doc.Has(key) })
 	return c, nil
 }
 

@@ -58,28 +58,27 @@ func (d *distances) sum(nodes nodeset.Set) (sum int) {
 // closestSearch is a branch and bound over the sets of r nodes that have what is wanted.
 type closestSearch struct {
 	*hints
-	d      *distances
-	packed bool
-	best   nodeset.Set
-	sum    int
+	lists int // whose intersection the sets are: see intersects
+	best  nodeset.Set
+	sum   int
 }
 
-// closest is the set of r of the nodes with the smallest sum of distances; of equals the smallest mask.
-func (h *hints) closest(d *distances, nodes nodeset.Set, r int, want need, packed bool) (nodeset.Set, bool) {
-	s := closestSearch{hints: h, d: d, packed: packed, sum: math.MaxInt}
+// closest is the set of r of the nodes with the smallest sum of distances; of equals the smallest mask; empty when none has what is wanted.
+func (h *hints) closest(nodes nodeset.Set, r int, want need, lists int) nodeset.Set {
+	s := closestSearch{hints: h, lists: lists, sum: math.MaxInt}
 	var cost [nodeset.Max]int
 	for id := range nodes.All() {
-		cost[id] = d.between[id][id]
+		cost[id] = h.m.distances.between[id][id]
 	}
 	s.visit(nodes, r, want, 0, 0, &cost)
-	return s.best, s.sum < math.MaxInt
+	return s.best
 }
 
 // visit goes from the highest node down, without the node first, so that equals come in ascending order.
 // cost[id] is what the sum grows by when id joins the chosen ones.
 func (s *closestSearch) visit(nodes nodeset.Set, r int, want need, chosen nodeset.Set, sum int, cost *[nodeset.Max]int) {
 	if r == 0 {
-		if sum < s.sum && want.met() && (!s.packed || s.intersects(chosen)) {
+		if sum < s.sum && want.met() && s.intersects(chosen, s.lists) {
 			s.best, s.sum = chosen, sum
 		}
 		return
@@ -95,7 +94,7 @@ func (s *closestSearch) visit(nodes nodeset.Set, r int, want need, chosen nodese
 	s.visit(rest, r, want, chosen, sum, cost)
 	joined := *cost
 	for id := range rest.All() {
-		joined[id] += s.d.there(id, top)
+		joined[id] += s.m.distances.there(id, top)
 	}
 	s.visit(rest, r-1, s.without(want, top), chosen|1<<top, sum+cost[top], &joined)
 }
@@ -108,7 +107,7 @@ func (s *closestSearch) atLeast(nodes nodeset.Set, r int, cost *[nodeset.Max]int
 		costs = append(costs, cost[id])
 	}
 	slices.Sort(costs)
-	bound := s.d.least * (r * (r - 1) / 2)
+	bound := s.m.distances.least * (r * (r - 1) / 2)
 	for _, c := range costs[:r] {
 		bound += c
 	}

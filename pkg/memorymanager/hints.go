@@ -15,7 +15,6 @@ type hints struct {
 	columns []*column
 	want    need
 	unused  nodeset.Set
-	lists   int
 
 	budget  int
 	bounded bool
@@ -34,7 +33,7 @@ var _ topologymanager.Hints = (*hints)(nil)
 func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
 	h := &m.hints
 	*h = hints{m: m, pod: pod, columns: h.columns[:0], unused: m.unused, shares: shares{descending: h.shares.descending[:0]},
-		lists: 1, budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
+		budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
 	for t, amount := range request {
 		c := m.column(amount.Type)
 		if c == nil {
@@ -223,13 +222,12 @@ func (h *hints) bestOfSize(size, count int) nodeset.Set {
 
 // bestUnused is bestOfSize among the unused nodes; empty when there is none.
 func (h *hints) bestUnused(size, count int) nodeset.Set {
-	want, packed := h.want, false
+	want := h.want
 	if count > 1 {
 		if !h.fits(h.unused) {
 			return 0
 		}
 		// The intersection may be short of what each of the hints can spare, once for each but one.
-		packed, h.lists = true, count
 		for t, c := range h.columns {
 			all := c.allocatableOf(h.unused)
 			spare := all - h.want[t]
@@ -242,17 +240,13 @@ func (h *hints) bestUnused(size, count int) nodeset.Set {
 	if size > h.unused.Len() {
 		return 0
 	}
-	var found nodeset.Set
-	var ok bool
 	if h.byDistance {
-		found, ok = h.closest(h.m.distances, h.unused, size, want, packed)
-	} else {
-		found, ok = h.narrowest(h.unused, size, want, 0, packed)
+		return h.closest(h.unused, size, want, count)
 	}
-	if !ok {
-		return 0
+	if found, ok := h.narrowest(h.unused, size, want, 0, count); ok {
+		return found
 	}
-	return found
+	return 0
 }
 
 // extend is the narrowest hint that contains the nodes.

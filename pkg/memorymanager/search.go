@@ -84,16 +84,16 @@ func (h *hints) share(part *need) (sum float64) {
 
 // narrowest is the smallest mask, as a number, of r of the nodes that together have what is wanted.
 // It decides node by node from the highest down, without the node first: the first answer is the smallest.
-// packed asks in addition that the unused nodes left out are an intersection's, see intersects.
-func (h *hints) narrowest(nodes nodeset.Set, r int, want need, chosen nodeset.Set, packed bool) (nodeset.Set, bool) {
+// They are the intersection of so many lists of unused nodes: see intersects.
+func (h *hints) narrowest(nodes nodeset.Set, r int, want need, chosen nodeset.Set, lists int) (nodeset.Set, bool) {
 	if r == 0 {
-		return chosen, want.met() && (!packed || h.intersects(chosen))
+		return chosen, want.met() && h.intersects(chosen, lists)
 	}
 	if nodes.Len() < r || !h.spend(nodes.Len()) || !h.reachable(nodes, r, &want) {
 		return 0, false
 	}
 	top := 63 - bits.LeadingZeros64(uint64(nodes))
-	if found, ok := h.narrowest(nodes&^(1<<top), r, want, chosen, packed); ok {
+	if found, ok := h.narrowest(nodes&^(1<<top), r, want, chosen, lists); ok {
 		return found, true
 	}
 	// Without this node nothing does. A node like it could take its place, so all of its like are in every answer.
@@ -104,17 +104,13 @@ func (h *hints) narrowest(nodes nodeset.Set, r int, want need, chosen nodeset.Se
 	if r -= twins.Len(); r < 0 {
 		return 0, false
 	}
-	return h.narrowest(nodes&^twins, r, want, chosen|twins, packed)
+	return h.narrowest(nodes&^twins, r, want, chosen|twins, lists)
 }
 
 // twins are the nodes that have as much of each wanted type as this one.
 func (h *hints) twins(nodes nodeset.Set, like int) (twins nodeset.Set) {
 	for id := range nodes.All() {
-		same := true
-		for _, c := range h.columns {
-			same = same && c.allocatable[id] == c.allocatable[like]
-		}
-		if same {
+		if !slices.ContainsFunc(h.columns, func(c *column) bool { return c.allocatable[id] != c.allocatable[like] }) {
 			twins |= 1 << id
 		}
 	}
@@ -125,7 +121,7 @@ func (h *hints) twins(nodes nodeset.Set, like int) (twins nodeset.Set) {
 // budget is used up.
 func (h *hints) smallest(nodes nodeset.Set, from, to int, want need) (nodeset.Set, bool) {
 	for size := from; size <= min(to, nodes.Len()) && !h.bounded; size++ {
-		if found, ok := h.narrowest(nodes, size, want, 0, false); ok {
+		if found, ok := h.narrowest(nodes, size, want, 0, 1); ok {
 			return found, true
 		}
 	}
@@ -188,16 +184,19 @@ func (h *hints) exists(nodes nodeset.Set, r int, want need) bool {
 			return true
 		}
 	}
-	_, ok := h.narrowest(nodes, r, want, 0, false)
+	_, ok := h.narrowest(nodes, r, want, 0, 1)
 	return ok
 }
 
-// intersects reports whether the chosen unused nodes are the intersection of h.lists hints of unused nodes. Each hint
+// intersects reports whether the chosen unused nodes are the intersection of so many hints of unused nodes. Each hint
 // leaves out some of the others, at most what it can spare; together they leave out all of them. That is packing the
-// others into h.lists bins of the size of what can be spared.
-func (h *hints) intersects(chosen nodeset.Set) bool {
+// others into as many bins of the size of what can be spared.
+func (h *hints) intersects(chosen nodeset.Set, lists int) bool {
+	if lists == 1 {
+		return true
+	}
 	var bins [maxTypes]need
-	lists := min(h.lists, maxTypes)
+	lists = min(lists, maxTypes)
 	for i := range lists {
 		for t, c := range h.columns {
 			bins[i][t] = c.allocatableOf(h.unused) - h.want[t]

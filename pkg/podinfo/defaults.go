@@ -15,7 +15,7 @@ func SetDefaults(pod *corev1.Pod) {
 	for _, containers := range all {
 		for i := range containers {
 			resources := &containers[i].Resources
-			setMissing(&resources.Requests, resources.Limits, always)
+			setMissing(&resources.Requests, resources.Limits, func(corev1.ResourceName) bool { return true })
 		}
 	}
 	if !resourcehelper.IsPodLevelResourcesSet(pod) {
@@ -59,8 +59,6 @@ func setMissing(to *corev1.ResourceList, from corev1.ResourceList, wanted func(c
 		(*to)[name] = quantity.DeepCopy()
 	}
 }
-
-func always(corev1.ResourceName) bool { return true }
 
 func isHugepages(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)

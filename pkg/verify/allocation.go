@@ -134,11 +134,7 @@ func cpus(n Node, r *Report) {
 func fewestNodes(nodes []status.Node, bytes uint64) int {
 	var sizes []uint64
 	for _, node := range nodes {
-		for _, memory := range node.Memory {
-			if memory.Type == memorymanager.Memory {
-				sizes = append(sizes, memory.Allocatable)
-			}
-		}
+		sizes = append(sizes, node.Of(memorymanager.Memory).Allocatable)
 	}
 	slices.SortFunc(sizes, func(a, b uint64) int { return cmp.Compare(b, a) })
 	fewest := 1
