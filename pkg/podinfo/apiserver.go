@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -24,17 +23,12 @@ import (
 
 // APIServer is a watch on this node's pods in the API server. It needs the right to list and watch pods.
 type APIServer struct {
-	// Log is nil for logrus' standard logger. It receives a line when the API server comes and goes, not for each attempt.
-	Log logrus.FieldLogger
-
+	watched
 	node     string
 	client   rest.Interface
 	params   runtime.ParameterCodec
-	pods     *table
 	pageSize int64         // of a list, where the server cannot stream it
 	backoff  *wait.Backoff // nil for client-go's
-
-	server presence
 
 	mu      sync.Mutex
 	changed func(*pods.Pod)
@@ -62,19 +56,13 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 		return nil, fmt.Errorf("watch pods in the API server: %w", err)
 	}
 	return &APIServer{
-		node: node, client: client, params: runtime.NewParameterCodec(scheme), pods: newTable(), pageSize: 100,
-		server: presence{name: "the API server"},
+		node: node, client: client, params: runtime.NewParameterCodec(scheme), pageSize: 100,
+		watched: watched{pods: newTable(), server: presence{name: "the API server"}},
 	}, nil
 }
 
 // Source returns SourceAPIServer.
 func (a *APIServer) Source() memoryqos.Source { return memoryqos.SourceAPIServer }
-
-// Known returns a pod that the watch has delivered.
-func (a *APIServer) Known(ref pods.Ref) (*pods.Pod, bool) { return a.pods.get(ref) }
-
-// Len is the number of pods in memory.
-func (a *APIServer) Len() int { return a.pods.len() }
 
 // Connected reports whether the first list is complete and the watch goes on.
 func (a *APIServer) Connected() bool {
@@ -82,9 +70,6 @@ func (a *APIServer) Connected() bool {
 	defer a.mu.Unlock()
 	return a.listed && a.server.up()
 }
-
-// Problem says why the server does not answer.
-func (a *APIServer) Problem() string { return a.server.problem() }
 
 // Ask returns a pod that the watch has delivered, waiting for it until ctx ends: the kubelet may have heard of it earlier.
 // While the last attempt to reach the server has failed it does not wait.
@@ -110,7 +95,7 @@ func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) {
 		cache.ReflectorOptions{Name: "podinfo", Logger: &silent, Backoff: a.backoff})
 	reflector.WatchListPageSize = a.pageSize
 	reflector.RunWithContext(klog.NewContext(ctx, silent))
-	a.server.failed(logger(a.Log), ctx.Err())
+	a.server.failed(a.log(), ctx.Err())
 }
 
 func (a *APIServer) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -137,8 +122,8 @@ func (a *APIServer) attempted(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		a.server.failed(logger(a.Log), err)
-	case a.server.succeeded(logger(a.Log)):
+		a.server.failed(a.log(), err)
+	case a.server.succeeded(a.log()):
 		a.announce()
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,18 +25,13 @@ const DefaultKubeletSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
 // Kubelet is the kubelet's own pod API over its gRPC socket (KEP-4188; alpha in Kubernetes 1.36, beta from 1.37).
 type Kubelet struct {
-	// Log is nil for logrus' standard logger. The kubelet's coming and going is logged, not each attempt.
-	Log logrus.FieldLogger
-
+	watched
 	socket string
-	pods   *table
 	// absent is the time between two looks for a socket that is not there, off the time before the next attempt after the kubelet
 	// has answered that the API is turned off, syncing how long the kubelet may take to send all pods, retry the time before the
 	// next attempt after a failure, at first and at most.
 	absent, off, syncing time.Duration
 	retry                [2]time.Duration
-
-	server presence
 
 	mu        sync.Mutex
 	client    podsv1alpha1.PodsClient // nil while there is no connection
@@ -51,21 +45,15 @@ const window = 64 << 10
 // NewKubelet returns a provider for a socket, which may appear later, or never.
 func NewKubelet(socket string) *Kubelet {
 	return &Kubelet{
-		socket: socket, pods: newTable(), absent: 2 * time.Second, off: time.Minute, syncing: 30 * time.Second,
+		socket: socket, absent: 2 * time.Second, off: time.Minute, syncing: 30 * time.Second,
 		retry: [2]time.Duration{100 * time.Millisecond, 15 * time.Second},
-		server: presence{name: "the kubelet's pod API",
-			hint: ": another source of memory requests is used until it answers; it needs the kubelet's feature gate PodsAPI, which is on by default from Kubernetes 1.37"},
+		watched: watched{pods: newTable(), server: presence{name: "the kubelet's pod API",
+			hint: ": another source of memory requests is used until it answers; it needs the kubelet's feature gate PodsAPI, which is on by default from Kubernetes 1.37"}},
 	}
 }
 
 // Source returns SourceKubelet.
 func (k *Kubelet) Source() memoryqos.Source { return memoryqos.SourceKubelet }
-
-// Known returns a pod that the watch has delivered.
-func (k *Kubelet) Known(ref pods.Ref) (*pods.Pod, bool) { return k.pods.get(ref) }
-
-// Len is the number of pods in memory.
-func (k *Kubelet) Len() int { return k.pods.len() }
 
 // Connected reports whether the watch is there and has sent all pods.
 func (k *Kubelet) Connected() bool {
@@ -73,9 +61,6 @@ func (k *Kubelet) Connected() bool {
 	defer k.mu.Unlock()
 	return k.connected
 }
-
-// Problem says why the kubelet's pod API does not answer.
-func (k *Kubelet) Problem() string { return k.server.problem() }
 
 // Ask returns a pod that the watch has delivered, else asks for it (GetPod).
 func (k *Kubelet) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
@@ -236,13 +221,4 @@ func (k *Kubelet) set(client podsv1alpha1.PodsClient, connected bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.client, k.connected = client, connected
-}
-
-func (k *Kubelet) log() logrus.FieldLogger { return logger(k.Log) }
-
-func logger(log logrus.FieldLogger) logrus.FieldLogger {
-	if log == nil {
-		return logrus.StandardLogger()
-	}
-	return log
 }

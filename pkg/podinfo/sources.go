@@ -90,3 +90,30 @@ type Provider interface {
 	// Len is the number of pods in memory.
 	Len() int
 }
+
+// watched is what a provider's watch has delivered, and whether its source answers.
+type watched struct {
+	// Log is nil for logrus' standard logger. It receives a line when the source comes and goes, not for each attempt.
+	Log logrus.FieldLogger
+
+	pods   *table
+	server presence
+}
+
+// Known returns a pod that the watch has delivered.
+func (w *watched) Known(ref pods.Ref) (*pods.Pod, bool) { return w.pods.get(ref) }
+
+// Len is the number of pods in memory.
+func (w *watched) Len() int { return w.pods.len() }
+
+// Problem says why the source does not answer.
+func (w *watched) Problem() string { return w.server.problem() }
+
+func (w *watched) log() logrus.FieldLogger { return logger(w.Log) }
+
+func logger(log logrus.FieldLogger) logrus.FieldLogger {
+	if log == nil {
+		return logrus.StandardLogger()
+	}
+	return log
+}
