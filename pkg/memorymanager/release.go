@@ -105,14 +105,7 @@ func (m *Manager) drain(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 // leftOver reports whether bytes are allocated on a node without containers. If groups overlap, a release may have freed another
 // container's bytes in place of these.
 func (m *Manager) leftOver() bool {
-	return slices.ContainsFunc(m.columns, func(c *column) bool {
-		for id := range m.unused.All() {
-			if c.allocated[id] > 0 {
-				return true
-			}
-		}
-		return false
-	})
+	return slices.ContainsFunc(m.columns, func(c *column) bool { return sum(&c.allocated, m.unused) > 0 })
 }
 
 // groupsOfMany yields every group of more than one node, by its lowest node.

@@ -81,16 +81,12 @@ func (h Held) cause() Cause {
 	if h.waits() {
 		return PageCache
 	}
-	parts := []struct {
+	type part struct {
 		cause Cause
 		bytes uint64
-	}{{Processes, h.Processes}, {PageCache, h.PageCache}, {Tmpfs, h.Tmpfs}, {KernelMemory, h.Kernel}}
-	most := parts[0]
-	for _, part := range parts[1:] {
-		if part.bytes > most.bytes {
-			most = part
-		}
 	}
+	most := slices.MaxFunc([]part{{Processes, h.Processes}, {PageCache, h.PageCache}, {Tmpfs, h.Tmpfs}, {KernelMemory, h.Kernel}},
+		func(a, b part) int { return cmp.Compare(a.bytes, b.bytes) })
 	if most.bytes == 0 {
 		return UnknownCause
 	}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -57,10 +58,7 @@ func hugepages(n Node, r *Report) {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(all), func(a, b key) int {
-		if a.nodes != b.nodes {
-			return strings.Compare(a.nodes.String(), b.nodes.String())
-		}
-		return int(int64(a.size) - int64(b.size))
+		return cmp.Or(strings.Compare(a.nodes.String(), b.nodes.String()), cmp.Compare(a.size, b.size))
 	}) {
 		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", k.nodes.Named(), quantity.Format(k.size))
 		if s.count != s.total {
