@@ -66,9 +66,6 @@ func (h *hints) fits(nodes nodeset.Set) bool {
 // lawful reports whether the group rules let a new container live on exactly these nodes.
 func (h *hints) lawful(nodes nodeset.Set) bool { return nodes.SubsetOf(h.unused) || h.m.isGroup(nodes) }
 
-// lawful reports whether the group rules let a container live on exactly these nodes.
-func (m *Manager) lawful(nodes nodeset.Set) bool { return nodes.SubsetOf(m.unused) || m.isGroup(nodes) }
-
 // isGroup reports whether exactly these nodes are a group.
 func (m *Manager) isGroup(nodes nodeset.Set) bool {
 	for id := range nodes.All() {

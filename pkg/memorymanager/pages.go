@@ -39,14 +39,9 @@ func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *Rejection {
 	for _, amount := range c.Request {
 		free, known := c.freePages(amount.Type, nodes)
 		if available := plus(free, m.reusable(c.Pod, nodes, amount.Type)); known && available < amount.Bytes {
-			return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
-				amount.Type, commas(nodes), quantity.Format(amount.Bytes), quantity.Format(available)))
+			return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) %s: requested %s, available %s",
+				amount.Type, strings.ReplaceAll(fmt.Sprint(nodes.IDs()), " ", ","), quantity.Format(amount.Bytes), quantity.Format(available)))
 		}
 	}
 	return nil
-}
-
-// commas lists nodes as the KEP's message does.
-func commas(nodes nodeset.Set) string {
-	return strings.Join(strings.Fields(strings.Trim(fmt.Sprint(nodes.IDs()), "[]")), ",")
 }

@@ -155,27 +155,17 @@ func (p Pod) parts(nodes nodeset.Set) (parts []container) {
 // empty or no container shares it.
 func (p Pod) emptyPool() (cause string) {
 	for i, request := range p.requests() {
-		name, empty := request.exhausted()
+		empty := slices.IndexFunc(request, func(a Amount) bool { return a.Bytes == 0 })
 		switch c := p.Containers[i]; {
-		case !empty || len(c.Request) > 0:
+		case empty < 0 || len(c.Request) > 0:
 		case c.Kind == memoryqos.Init:
 			return fmt.Sprintf("the sidecars before the init container %s request all of the pod's %s, and it has no request of its own",
-				c.Name, name)
+				c.Name, request[empty].Type)
 		default:
-			cause = fmt.Sprintf("the containers' own requests are all of the pod's %s, which leaves nothing to the containers without one", name)
+			cause = fmt.Sprintf("the containers' own requests are all of the pod's %s, which leaves nothing to the containers without one", request[empty].Type)
 		}
 	}
 	return cause
-}
-
-// exhausted returns a type that has no bytes left.
-func (r Request) exhausted() (MemoryType, bool) {
-	for _, amount := range r {
-		if amount.Bytes == 0 {
-			return amount.Type, true
-		}
-	}
-	return "", false
 }
 
 // rejectEmptyPool rejects a pod whose containers would share an empty pool. As in the kubelet, restricted and single-numa-node

@@ -198,7 +198,7 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 			full = available.String()
 		}
 	}
-	if !m.lawful(nodes) {
+	if !nodes.SubsetOf(m.unused) && !m.isGroup(nodes) {
 		if nodes.Len() == 1 {
 			return fmt.Sprintf("is in the group %s", m.groups[nodes.First()])
 		}

@@ -51,11 +51,10 @@ func (t *table) drop(ref pods.Ref) {
 func (t *table) keep(refs map[pods.Ref]struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for ref := range t.pods {
-		if _, ok := refs[ref]; !ok {
-			delete(t.pods, ref)
-		}
-	}
+	maps.DeleteFunc(t.pods, func(ref pods.Ref, _ *pods.Pod) bool {
+		_, kept := refs[ref]
+		return !kept
+	})
 }
 
 func (t *table) all() []*pods.Pod {
