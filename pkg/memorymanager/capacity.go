@@ -89,57 +89,46 @@ func columns(nodes []NodeCapacity) (nodeset.Set, []*column, error) {
 }
 
 func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
-	reserved := map[MemoryType]uint64{}
-	for _, amount := range node.Reserved {
-		if _, twice := reserved[amount.Type]; twice {
+	for i, amount := range node.Reserved {
+		if slices.ContainsFunc(node.Reserved[:i], func(other Amount) bool { return other.Type == amount.Type }) {
 			return fmt.Errorf("%s is reserved twice", amount.Type)
 		}
-		reserved[amount.Type] = amount.Bytes
 	}
-	set := func(name MemoryType, total uint64) error {
-		c := byType[name]
-		if c == nil {
-			c = &column{name: name}
-			byType[name] = c
-		}
-		if c.listed.Has(node.ID) {
-			return fmt.Errorf("%s is listed twice", name)
-		}
-		c.listed |= nodeset.Of(node.ID)
-		c.total[node.ID] = total
-		c.systemReserved[node.ID] = reserved[name]
-		c.allocatable[node.ID] = node.Allocatable(name)
-		delete(reserved, name)
-		return nil
-	}
-	left := node.Total
+	totals, left := map[MemoryType]uint64{}, node.Total
 	for _, pool := range node.Pools {
-		name := Hugepages(pool.PageSize)
 		if pool.PageSize == 0 || pool.Count > math.MaxUint64/pool.PageSize {
 			return fmt.Errorf("%d pages of %s are not a pool", pool.Count, quantity.Short(pool.PageSize))
 		}
-		total := pool.PageSize * pool.Count
+		name, total := Hugepages(pool.PageSize), pool.PageSize*pool.Count
 		if total > left {
 			return fmt.Errorf("the huge page pools exceed its memory of %s", quantity.Short(node.Total))
 		}
-		left -= total
-		if reserved[name] > total {
-			sizes := quantity.Apart(reserved[name], total)
+		if _, twice := totals[name]; twice {
+			return fmt.Errorf("%s is listed twice", name)
+		}
+		if reserved := node.Reserved.Of(name); reserved > total {
+			sizes := quantity.Apart(reserved, total)
 			return fmt.Errorf("%s: reserved %s exceed the pool of %s", name, sizes[0], sizes[1])
 		}
-		if err := set(name, total); err != nil {
-			return err
-		}
+		totals[name], left = total, left-total
 	}
-	if reserved[Memory] > left {
-		sizes := quantity.Apart(reserved[Memory], node.Total-left, node.Total)
+	if reserved := node.Reserved.Of(Memory); reserved > left {
+		sizes := quantity.Apart(reserved, node.Total-left, node.Total)
 		return fmt.Errorf("memory: reserved %s and huge page pools of %s exceed its memory of %s", sizes[0], sizes[1], sizes[2])
 	}
-	if err := set(Memory, node.Total); err != nil {
-		return err
+	totals[Memory] = node.Total
+	for _, amount := range node.Reserved {
+		if _, there := totals[amount.Type]; !there {
+			return fmt.Errorf("%s is reserved but not there", amount.Type)
+		}
 	}
-	for name := range reserved {
-		return fmt.Errorf("%s is reserved but not there", name)
+	for name, total := range totals {
+		if byType[name] == nil {
+			byType[name] = &column{name: name}
+		}
+		c := byType[name]
+		c.listed |= nodeset.Of(node.ID)
+		c.total[node.ID], c.systemReserved[node.ID], c.allocatable[node.ID] = total, node.Reserved.Of(name), node.Allocatable(name)
 	}
 	return nil
 }
