@@ -62,7 +62,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		ID:          container.GetId(),
 		PodID:       container.GetPodSandboxId(),
 		Name:        container.GetName(),
-		State:       phaseOf(container.GetState()),
+		State:       phases[container.GetState()],
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
 		Claims:      refs[:min(len(refs), claims.MaxRefs+1)], // which are too many
@@ -160,18 +160,12 @@ func hasVariable(environment []string, name string) bool {
 	})
 }
 
-func phaseOf(state api.ContainerState) ledger.Phase {
-	switch state {
-	case api.ContainerState_CONTAINER_CREATED:
-		return ledger.Created
-	case api.ContainerState_CONTAINER_RUNNING:
-		return ledger.Running
-	case api.ContainerState_CONTAINER_PAUSED:
-		return ledger.Paused
-	case api.ContainerState_CONTAINER_STOPPED:
-		return ledger.Stopped
-	}
-	return ledger.Unknown
+// phases lacks the states that are ledger.Unknown.
+var phases = map[api.ContainerState]ledger.Phase{
+	api.ContainerState_CONTAINER_CREATED: ledger.Created,
+	api.ContainerState_CONTAINER_RUNNING: ledger.Running,
+	api.ContainerState_CONTAINER_PAUSED:  ledger.Paused,
+	api.ContainerState_CONTAINER_STOPPED: ledger.Stopped,
 }
 
 func resourcesOf(resources *api.LinuxResources) ledger.Resources {
