@@ -148,7 +148,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	case err != nil:
 		return commandline.Failed(err)
 	}
-	result.Skipped = append([]string{}, read.LeftOut()...)
+	result.Skipped = append(result.Skipped, read.LeftOut()...)
 	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
 		return commandline.Failed(err)
 	}

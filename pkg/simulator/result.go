@@ -125,7 +125,7 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{Containers: n.containers, IgnoredAnnotations: n.ignoredAnnotations(), nodes: nodes, notLookedAt: n.admission.notLookedAt()}
+	result := &Result{Containers: n.containers, IgnoredAnnotations: n.ignoredAnnotations(), Skipped: []string{}, nodes: nodes, notLookedAt: n.admission.notLookedAt()}
 	specs := map[string]*rspec.LinuxResources{}
 	memsets := map[string]string{}
 	for _, container := range n.runtime.Containers() {
