@@ -31,11 +31,11 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, rollbackWait)
 	defer cancel()
-	plan, restored := make(chan []protect.Action, 1), make(chan []protect.Action, 1)
-	go func() { plan <- a.toRestore(ctx) }()
-	var actions []protect.Action
+	planned, restored := make(chan struct{}), make(chan []protect.Action, 1)
+	var plan []protect.Action
+	go func() { plan = a.toRestore(ctx); close(planned) }()
 	select {
-	case actions = <-plan:
+	case <-planned:
 	case <-time.After(planWait): // a file hangs
 	}
 	a.setRolledBack(ctx, true)
@@ -51,12 +51,18 @@ func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 		for i := range left {
 			left[i].Err = cmp.Or(left[i].Err, err, errNotRestored)
 		}
-		restored <- left
+		<-planned
+		restored <- merged(plan, left)
 	}()
 	select {
-	case left := <-restored:
-		return merged(actions, left), nil
+	case actions := <-restored:
+		return actions, nil
 	case <-ctx.Done():
+	}
+	select { // both may be ready
+	case actions := <-restored:
+		return actions, nil
+	default:
 		return nil, fmt.Errorf("nothing is written any more, but a cgroup has not answered within %v: what was written is still being taken back", rollbackWait)
 	}
 }

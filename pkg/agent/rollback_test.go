@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -167,5 +168,34 @@ func TestRollbackBesideAFileThatHangs(t *testing.T) {
 			t.Error("the daemon is not rolled back")
 		}
 		close(hangs)
+	})
+}
+
+// TestRollbackBesideAFileThatHangsForAWhile names what it restored although the plan came late.
+func TestRollbackBesideAFileThatHangsForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "")
+		p := n.pod("db", memoryqos.Burstable)
+		c := n.launch(p, ofPod(p, "app", 4*gi))
+		n.work(context.Background())
+		answers := make(chan bool)
+		n.onOpen = func(cgroup, _ string) error {
+			if strings.TrimPrefix(c.CgroupsPath, "/") == strings.TrimPrefix(cgroup, "/") {
+				<-answers
+			}
+			return nil
+		}
+		time.AfterFunc(planWait+time.Second, func() { close(answers) })
+		actions, err := n.Rollback(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
+		for _, a := range actions {
+			if "/"+a.Cgroup == c.CgroupsPath && a.Knob == cgroup.MemoryHigh && a.Err == nil {
+				return
+			}
+		}
+		t.Errorf("nothing of the container's memory.high in %+v", actions)
 	})
 }
