@@ -146,6 +146,31 @@ func TestTheKubeletsRequestWhereTheFileDiffers(t *testing.T) {
 	}
 }
 
+// The kubelet's memory.high is given back by each rollback, although the runtime's record has ours since the first.
+func TestASecondRollbackGivesBackTheKubeletsMemoryHigh(t *testing.T) {
+	const kubelets = "1610612736"
+	n := newNode(t, "memoryThrottlingFactor: 0.5")
+	n.sync(nil, nil)
+	pod := n.pod("pod", memoryqos.Burstable)
+	asked := ofPod(pod, "main", 2*gi)
+	asked.Resources.Unified = map[string]string{"memory.high": kubelets}
+	c := n.launch(pod, asked)
+	ours := n.file(c.CgroupsPath, "memory.high")
+	if ours == kubelets || ours == "max" {
+		t.Fatalf("memory.high is %s, want ours", ours)
+	}
+	c.Resources.Unified = map[string]string{"memory.high": ours}
+	for _, which := range []string{"first", "second", "third"} {
+		n.stop()
+		n.rollback()
+		n.want("memory.high after the "+which+" rollback", n.file(c.CgroupsPath, "memory.high"), kubelets)
+		n.start()
+		n.sync([]Pod{pod}, []Container{c})
+		n.work(context.Background())
+		n.want("memory.high with the agent", n.file(c.CgroupsPath, "memory.high"), ours)
+	}
+}
+
 // copyOf is a state folder as it is on the disk at this moment.
 func copyOf(t testing.TB, dir string) string {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // observeFound adds or updates a container that the runtime already has. Its files say what it holds; if they were not read, the runtime's
@@ -43,7 +44,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		}
 		l.end(c)
 	}
-	received.Resources = withoutOurs(received, &files)
+	received.Resources = l.withoutOurs(received, &files)
 	received.Resources.OOMGroup = "" // it may be this plugin's value from before a rollback
 	l.attach(c, received, received.State)
 	if score, _ := l.oomScore(c); score != nil && c.OOMScore == nil {
@@ -119,8 +120,9 @@ func recorded(r Resources, knob cgroup.Knob) *uint64 {
 
 // withoutOurs removes the values that this plugin has set, which the runtime shows in the same place as the kubelet's: an estimate from our own
 // memory.low would be mistaken for the kubelet's. These are all journaled values. The runtime's record also keeps values over a rollback: if the
-// file of a running container holds the kernel's default, the recorded value is an old one.
-func withoutOurs(shown Container, files *Files) Resources {
+// file of a running container holds the kernel's default, the recorded value is an old one, and so are nodes if the file has all. Another
+// memory.high in the file is the kubelet's, which a rollback has given back.
+func (l *Ledger) withoutOurs(shown Container, files *Files) Resources {
 	r := shown.Resources
 	r.Unified = maps.Clone(r.Unified)
 	for knob, held := range map[cgroup.Knob]*uint64{cgroup.MemoryMin: files.Min, cgroup.MemoryLow: files.Low, cgroup.MemoryHigh: files.High} {
@@ -128,11 +130,20 @@ func withoutOurs(shown Container, files *Files) Resources {
 			delete(r.Unified, string(knob))
 		}
 	}
+	if high := recorded(r, cgroup.MemoryHigh); shown.State == Running && high != nil && files.High != nil && !memoryqos.Holds(*files.High, *high, l.page()) {
+		r.Unified[string(cgroup.MemoryHigh)] = cgroup.FormatLimit(*files.High)
+	}
 	for knob := range files.Journaled {
 		delete(r.Unified, string(knob))
 	}
-	if files.Journaled[cgroup.CpusetMems] {
+	if files.Journaled[cgroup.CpusetMems] || l.manager == nil && shown.State == Running && files.Mems != nil && l.hasAllNodes(*files.Mems) {
 		r.Mems = ""
 	}
 	return r
+}
+
+// hasAllNodes reports whether a cpuset.mems lists all NUMA nodes with memory.
+func (l *Ledger) hasAllNodes(mems string) bool {
+	nodes, err := nodeset.Parse(mems)
+	return err == nil && !l.allNodes.Empty() && l.allNodes.SubsetOf(nodes)
 }
