@@ -11,11 +11,11 @@ import (
 // appendHashText appends the text that the kubelet hashes for the checksum of layouts V1 and V2: its types as Go syntax, as
 // k8s.io/utils/dump.ForHash prints them, with the checksum 0. Keys are sorted, numbers by value.
 func appendHashText(b []byte, s memorymanager.State, format Format, policy string) []byte {
-	b = append(append(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)"...), validUTF8(policy)...)
-	b = appendList(append(b, " MachineState:(state.NUMANodeMap)map["...), ' ', s.Nodes, appendNodeText)
-	b = appendList(append(b, "] Entries:(state.ContainerMemoryAssignments)map["...), ' ', byPod(s.Entries, nil), appendPodText)
+	b = fmt.Appendf(b, "(*state.MemoryManagerCheckpoint){PolicyName:(string)%s MachineState:(state.NUMANodeMap)map[", validUTF8(policy))
+	b = append(appendList(b, s.Nodes, appendNodeText), "] Entries:(state.ContainerMemoryAssignments)map["...)
+	b = appendList(b, byPod(s.Entries, nil), appendPodText)
 	if format == V2 {
-		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), ' ', s.Pods, appendPodEntryText)
+		b = appendList(append(b, "] PodEntries:(state.PodMemoryAssignments)map["...), s.Pods, appendPodEntryText)
 	}
 	return append(b, "]"+textEnd...)
 }
@@ -23,42 +23,46 @@ func appendHashText(b []byte, s memorymanager.State, format Format, policy strin
 const textEnd = " Checksum:(checksum.Checksum)0}"
 
 func appendNodeText(b []byte, node memorymanager.NodeState) []byte {
-	b = appendField(appendInt(b, node.ID), ":<*>{NumberOfAssignments:(int)", uint64(node.Assignments))
-	b = appendList(append(b, " MemoryMap:(map[v1.ResourceName]*state.MemoryTable)map["...), ' ', node.Memory, appendTableText)
-	b = appendList(append(b, "] Cells:([]int)["...), ' ', node.Cells.IDs(), appendInt)
-	return append(b, "]}"...)
+	b = fmt.Appendf(b, "%d:<*>{NumberOfAssignments:(int)%d MemoryMap:(map[v1.ResourceName]*state.MemoryTable)map[", node.ID, node.Assignments)
+	return fmt.Appendf(appendList(b, node.Memory, appendTableText), "] Cells:([]int)%v}", node.Cells.IDs())
 }
 
-func appendTableText(b []byte, table memorymanager.TypeTable) []byte {
-	b = append(b, validUTF8(string(table.Type))...)
-	b = appendField(b, ":<*>{TotalMemSize:(uint64)", table.Total)
-	b = appendField(b, " SystemReserved:(uint64)", table.SystemReserved)
-	b = appendField(b, " Allocatable:(uint64)", table.Allocatable)
-	b = appendField(b, " Reserved:(uint64)", table.Reserved)
-	b = appendField(b, " Free:(uint64)", table.Free)
-	return append(b, '}')
+func appendTableText(b []byte, t memorymanager.TypeTable) []byte {
+	return fmt.Appendf(b, "%s:<*>{TotalMemSize:(uint64)%d SystemReserved:(uint64)%d Allocatable:(uint64)%d Reserved:(uint64)%d Free:(uint64)%d}",
+		validUTF8(string(t.Type)), t.Total, t.SystemReserved, t.Allocatable, t.Reserved, t.Free)
 }
 
 func appendPodText(b []byte, pod memorymanager.PodAllocations) []byte {
 	b = append(append(b, validUTF8(pod.Pod)...), ":map["...)
-	return append(appendList(b, ' ', pod.Entries, appendEntryText), ']')
+	return append(appendList(b, pod.Entries, appendEntryText), ']')
 }
 
 func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
 	b = append(append(b, validUTF8(entry.Container)...), ":["...)
-	return append(appendList(b, ' ', entry.Blocks, appendBlockText), ']')
+	return append(appendList(b, entry.Blocks, appendBlockText), ']')
 }
 
 func appendPodEntryText(b []byte, entry memorymanager.PodEntry) []byte {
 	b = append(append(b, validUTF8(entry.Pod)...), ":{MemoryBlocks:([]state.Block)["...)
-	return append(appendList(b, ' ', entry.Blocks, appendBlockText), "]}"...)
+	return append(appendList(b, entry.Blocks, appendBlockText), "]}"...)
 }
 
 func appendBlockText(b []byte, block memorymanager.Block) []byte {
-	b = appendList(append(b, "{NUMAAffinity:([]int)["...), ' ', block.Nodes.IDs(), appendInt)
-	b = append(append(b, "] Type:(v1.ResourceName)"...), validUTF8(string(block.Type))...)
-	return append(appendField(b, " Size:(uint64)", block.Size), '}')
+	return fmt.Appendf(b, "{NUMAAffinity:([]int)%v Type:(v1.ResourceName)%s Size:(uint64)%d}", block.Nodes.IDs(), validUTF8(string(block.Type)), block.Size)
 }
+
+func appendList[T any](b []byte, all []T, one func([]byte, T) []byte) []byte {
+	for i, each := range all {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = one(b, each)
+	}
+	return b
+}
+
+// validUTF8 replaces what JSON cannot hold, so that the checksum matches what a reader sees.
+func validUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // dataSum is the checksum of layout V3.
 func dataSum(data string) uint32 { return fnv1a([]byte("(string)" + data)) }

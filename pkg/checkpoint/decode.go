@@ -18,41 +18,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// extras are the keys beyond V1, which kubelets that read V1 skip.
-type extras struct {
-	// Data is the state as a string, and DataChecksum its checksum: kubelets from 1.37.
-	Data         string `json:"data"`
-	DataChecksum uint64 `json:"dataChecksum"`
-	// PodEntries are the pods' own blocks, written by kubelets with the feature gate PodLevelResourceManagers.
-	PodEntries map[string]podEntry `json:"podEntries"`
-	// MachineState has the groups under their old key.
-	MachineState map[int]struct {
-		Nodes []int `json:"nodes"`
-	} `json:"machineState"`
-	// Entries and PerNodeChecksum are this plugin's, and so are the amounts in PodEntries.
-	Entries         map[string]map[string][]amounts `json:"entries"`
-	PerNodeChecksum uint32                          `json:"perNodeChecksum"`
-}
-
-// amounts are the bytes of a block on each node.
-type amounts struct {
-	PerNode map[int]uint64 `json:"perNode"`
-}
-
-type podEntry struct {
-	MemoryBlocks []struct {
-		state.Block
-		amounts
-	} `json:"memoryBlocks"`
-}
-
-func (e podEntry) split() (blocks []state.Block, with []amounts) {
-	for _, block := range e.MemoryBlocks {
-		blocks, with = append(blocks, block.Block), append(with, block.amounts)
-	}
-	return blocks, with
-}
-
 // Decode reads a state file in any of the kubelet's layouts, compact, pretty-printed or with reordered keys. It refuses a wrong checksum,
 // as the kubelet does. The kubelet accepts a text without checksum; here such a text must pass Check. So must the old layout, whose
 // checksum cannot be verified.
@@ -71,31 +36,31 @@ func Decode(data []byte) (File, error) {
 
 // decode reads a text. mismatch is a wrong checksum; err is a content that is no state.
 func decode(data []byte) (file File, mismatch, err error) {
-	content, more, err := parse(data)
+	content, hashed, err := parse(data)
 	if err != nil {
 		return File{}, nil, err
 	}
 	file.Format = V1
 	switch {
-	case more.Data != "" || more.DataChecksum != 0:
-		file.Format, file.Checksum = V3, uint32(more.DataChecksum)
-		if sum := uint64(dataSum(more.Data)); sum != more.DataChecksum {
-			mismatch = mismatchError("dataChecksum", more.DataChecksum, "data has", sum)
+	case content.Data != "" || content.DataChecksum != 0:
+		file.Format, file.Checksum = V3, uint32(content.DataChecksum)
+		if sum := uint64(dataSum(content.Data)); sum != content.DataChecksum {
+			mismatch = mismatchError("dataChecksum", content.DataChecksum, "data has", sum)
 		}
 		file.Verified = mismatch == nil
-		if content, more, err = parse([]byte(more.Data)); err != nil {
+		if content, _, err = parse([]byte(content.Data)); err != nil {
 			return file, mismatch, fmt.Errorf("data: %w", err)
 		}
-	case useOldGroups(content, more):
+	case useOldGroups(content):
 		file.Format, file.Checksum = Nodes, uint32(content.Checksum)
 	case content.Checksum != 0:
 		file.Checksum = uint32(content.Checksum)
-		file.Format, file.Verified, mismatch = verify(content, more.PodEntries)
+		file.Format, file.Verified, mismatch = verify(hashed, content.PodEntries)
 	}
 	if file.Policy = content.PolicyName; file.Policy != PolicyStatic && file.Policy != policyNone {
 		return file, mismatch, fmt.Errorf("policyName is %q, want %q or %q", file.Policy, PolicyStatic, policyNone)
 	}
-	file.State, err = convert(content, more)
+	file.State, err = convert(content)
 	return file, mismatch, err
 }
 
@@ -103,18 +68,18 @@ func mismatchError(key string, stored uint64, what string, sum uint64) error {
 	return fmt.Errorf("%s is %d, but %s %d: the file was changed or damaged after it was written", key, stored, what, sum)
 }
 
-func parse(data []byte) (*state.MemoryManagerCheckpoint, extras, error) {
-	content := &state.MemoryManagerCheckpoint{MachineState: state.NUMANodeMap{}, Entries: state.ContainerMemoryAssignments{}}
-	var more extras
+// parse returns the content also in the kubelet's types, for its checksum.
+func parse(data []byte) (content document, hashed *state.MemoryManagerCheckpoint, err error) {
 	if len(bytes.TrimSpace(data)) == 0 {
-		return nil, more, errors.New("is empty, want the kubelet's JSON text of a memory manager state")
+		return content, nil, errors.New("is empty, want the kubelet's JSON text of a memory manager state")
 	}
-	for _, target := range []any{content, &more} {
+	hashed = &state.MemoryManagerCheckpoint{MachineState: state.NUMANodeMap{}, Entries: state.ContainerMemoryAssignments{}}
+	for _, target := range []any{hashed, &content} {
 		if err := json.Unmarshal(data, target); err != nil {
-			return nil, more, describe(err)
+			return content, nil, describe(err)
 		}
 	}
-	return content, more, nil
+	return content, hashed, nil
 }
 
 // describe says where in the text encoding/json stopped.
@@ -145,11 +110,11 @@ func inJSON(kind reflect.Kind) string {
 }
 
 // useOldGroups fills the groups from the old key, and reports whether the text has it.
-func useOldGroups(content *state.MemoryManagerCheckpoint, more extras) bool {
+func useOldGroups(content document) bool {
 	used := false
-	for id, node := range content.MachineState {
-		if old := more.MachineState[id].Nodes; node != nil && node.Cells == nil && old != nil {
-			node.Cells, used = old, true
+	for _, node := range content.MachineState {
+		if node != nil && node.Cells == nil && node.Nodes != nil {
+			node.Cells, used = node.Nodes, true
 		}
 	}
 	return used
@@ -168,8 +133,11 @@ func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry)
 	}
 	pods := state.PodMemoryAssignments{}
 	for pod, entry := range entries {
-		blocks, _ := entry.split()
-		pods[pod] = state.PodEntry{MemoryBlocks: blocks}
+		var own state.PodEntry
+		for _, block := range entry.MemoryBlocks {
+			own.MemoryBlocks = append(own.MemoryBlocks, block.Block)
+		}
+		pods[pod] = own
 	}
 	withPods := strings.TrimSuffix(text, textEnd) + " PodEntries:" + dump.ForHash(pods) + textEnd
 	if uint64(stored) == uint64(fnv1a([]byte(withPods))) {
@@ -178,7 +146,7 @@ func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry)
 	return V1, false, mismatchError("checksum", uint64(stored), "the content has", uint64(sum))
 }
 
-func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager.State, error) {
+func convert(content document) (memorymanager.State, error) {
 	var s memorymanager.State
 	for _, id := range slices.Sorted(maps.Keys(content.MachineState)) {
 		node, err := convertNode(id, content.MachineState[id])
@@ -190,16 +158,15 @@ func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager
 	for _, pod := range slices.Sorted(maps.Keys(content.Entries)) {
 		for _, container := range slices.Sorted(maps.Keys(content.Entries[pod])) {
 			where := fmt.Sprintf("entries: pod %s container %s", pod, container)
-			blocks, err := convertBlocks(where, content.Entries[pod][container], more.Entries[pod][container])
+			blocks, err := convertBlocks(where, content.Entries[pod][container])
 			if err != nil {
 				return s, err
 			}
 			s.Entries = append(s.Entries, memorymanager.Entry{Pod: pod, Container: container, Blocks: blocks})
 		}
 	}
-	for _, pod := range slices.Sorted(maps.Keys(more.PodEntries)) {
-		own, with := more.PodEntries[pod].split()
-		blocks, err := convertBlocks("podEntries: pod "+pod, own, with)
+	for _, pod := range slices.Sorted(maps.Keys(content.PodEntries)) {
+		blocks, err := convertBlocks("podEntries: pod "+pod, content.PodEntries[pod].MemoryBlocks)
 		if err != nil {
 			return s, err
 		}
@@ -207,21 +174,18 @@ func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager
 			s.Pods = append(s.Pods, memorymanager.PodEntry{Pod: pod, Blocks: blocks})
 		}
 	}
-	if sum := amountsSum(s); sum != more.PerNodeChecksum {
-		return s, mismatchError("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(sum))
+	if sum := amountsSum(s); sum != content.PerNodeChecksum {
+		return s, mismatchError("perNodeChecksum", uint64(content.PerNodeChecksum), "the perNode amounts have", uint64(sum))
 	}
 	return s, nil
 }
 
 // convertBlocks sorts blocks by type: a kubelet writes them in any order.
-func convertBlocks(where string, blocks []state.Block, with []amounts) (converted []memorymanager.Block, err error) {
-	for i, block := range blocks {
+func convertBlocks(where string, blocks []block) (converted []memorymanager.Block, err error) {
+	for _, block := range blocks {
 		one, err := convertBlock(block)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
-		}
-		if i < len(with) {
-			one.PerNode = perNode(with[i].PerNode)
 		}
 		converted = append(converted, one)
 	}
@@ -229,7 +193,7 @@ func convertBlocks(where string, blocks []state.Block, with []amounts) (converte
 	return converted, nil
 }
 
-func convertNode(id int, node *state.NUMANodeState) (memorymanager.NodeState, error) {
+func convertNode(id int, node *node) (memorymanager.NodeState, error) {
 	out := memorymanager.NodeState{ID: id}
 	switch {
 	case id < 0 || id >= nodeset.Max:
@@ -260,12 +224,12 @@ func convertNode(id int, node *state.NUMANodeState) (memorymanager.NodeState, er
 	return out, nil
 }
 
-func convertBlock(block state.Block) (memorymanager.Block, error) {
+func convertBlock(block block) (memorymanager.Block, error) {
 	nodes, err := convertSet("numaAffinity", block.NUMAAffinity)
 	if err == nil && block.Type == "" {
 		err = errors.New("a block has no type, want memory or hugepages-<size>")
 	}
-	return memorymanager.Block{Nodes: nodes, Type: memorymanager.MemoryType(block.Type), Size: block.Size}, err
+	return memorymanager.Block{Nodes: nodes, Type: memorymanager.MemoryType(block.Type), Size: block.Size, PerNode: perNode(block.PerNode)}, err
 }
 
 func convertSet(key string, ids []int) (nodeset.Set, error) {

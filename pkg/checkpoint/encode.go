@@ -31,26 +31,13 @@ func appendFile(b []byte, s memorymanager.State, format Format, policy string) [
 	if format != V2 {
 		s.Pods = nil
 	}
-	b = appendState(b, s, policy)
-	end := len(b)
-	b = appendHashText(b, s, format, policy)
-	sum := fnv1a(b[end:])
-	b = appendField(b[:end], `,"checksum":`, uint64(sum))
-	b = appendAmountsSum(b, s)
+	content := newDocument(s, policy)
+	content.Checksum = uint64(fnv1a(appendHashText(b, s, format, policy)[len(b):]))
 	if format == V3 {
-		data := string(append(appendAmountsSum(appendState(nil, whole, policy), whole), '}'))
-		b = appendString(append(b, `,"data":`...), data)
-		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
+		content.Data = string(newDocument(whole, policy).json())
+		content.DataChecksum = uint64(dataSum(content.Data))
 	}
-	return append(b, '}')
-}
-
-// appendAmountsSum appends the checksum of the per-node amounts, if there are any.
-func appendAmountsSum(b []byte, s memorymanager.State) []byte {
-	if !hasAmounts(s) {
-		return b
-	}
-	return appendField(b, `,"perNodeChecksum":`, uint64(amountsSum(s)))
+	return append(b, content.json()...)
 }
 
 // byPod groups allocations by pod. The entries must be sorted by pod. Pods without allocated containers come last.

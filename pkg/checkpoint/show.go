@@ -82,10 +82,7 @@ func NewListing(path string, file File) Listing {
 func listBlocks(blocks []memorymanager.Block) []BlockListing {
 	listed := make([]BlockListing, len(blocks))
 	for i, block := range blocks {
-		listed[i] = BlockListing{Type: string(block.Type), Size: block.Size, Nodes: block.Nodes.IDs(), PerNode: map[int]uint64{}}
-		for _, amount := range block.PerNode {
-			listed[i].PerNode[amount.Node] = amount.Bytes
-		}
+		listed[i] = BlockListing{Type: string(block.Type), Size: block.Size, Nodes: block.Nodes.IDs(), PerNode: amountsOf(block)}
 	}
 	return listed
 }
