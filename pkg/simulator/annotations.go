@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
 // IgnoredAnnotation is an annotation that is wrong, or not allowed in its namespace.
@@ -47,24 +48,20 @@ func problems(pod *corev1.Pod, rules config.AnnotationRules) []config.Problem {
 }
 
 func (r *Result) writeIgnoredAnnotations(b *strings.Builder) {
-	if len(r.IgnoredAnnotations) == 0 {
-		return
-	}
-	fmt.Fprintln(b, "IGNORED ANNOTATIONS")
+	var lines strings.Builder
 	for _, ignored := range r.IgnoredAnnotations {
-		fmt.Fprintf(b, "%s/%s: %s\n", ignored.Namespace, ignored.Pod, ignored.Message)
+		fmt.Fprintf(&lines, "%s/%s: %s\n", ignored.Namespace, ignored.Pod, ignored.Message)
 	}
-	fmt.Fprintln(b)
+	tables.Section(b, "IGNORED ANNOTATIONS", lines.String())
 }
 
 // writeNotes has a line for each container with a note.
 func (r *Result) writeNotes(b *strings.Builder, title string, note func(*Container) string) {
-	end := ""
+	var lines strings.Builder
 	for _, c := range r.Containers {
 		if text := note(c); text != "" {
-			fmt.Fprintf(b, "%s%s/%s %s: %s\n", title, c.Namespace, c.Pod, c.Container, text)
-			title, end = "", "\n"
+			fmt.Fprintf(&lines, "%s/%s %s: %s\n", c.Namespace, c.Pod, c.Container, text)
 		}
 	}
-	b.WriteString(end)
+	tables.Section(b, title, lines.String())
 }

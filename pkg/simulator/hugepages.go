@@ -27,18 +27,11 @@ func (k kubelet) hugepages(pod *corev1.Pod, container *corev1.Container) map[str
 
 // writeHugepages lists the containers with huge pages.
 func (r *Result) writeHugepages(b *strings.Builder) {
-	var rows strings.Builder
-	w := tables.New(&rows)
-	fmt.Fprintln(w, "POD\tCONTAINER\tPAGE SIZE\tLIMIT")
-	found := false
+	var rows []string
 	for _, c := range r.Containers {
 		for _, size := range slices.Sorted(maps.Keys(c.hugepages)) {
-			found = true
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Pod, c.name(), size, quantity.Short(c.hugepages[size]))
+			rows = append(rows, fmt.Sprintf("%s/%s\t%s\t%s\t%s", c.Namespace, c.Pod, c.name(), size, quantity.Short(c.hugepages[size])))
 		}
 	}
-	w.Flush()
-	if found {
-		fmt.Fprintf(b, "HUGE PAGES\n%s\n", rows.String())
-	}
+	tables.Section(b, "HUGE PAGES", tables.Columns("POD\tCONTAINER\tPAGE SIZE\tLIMIT", rows...))
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
@@ -17,8 +16,8 @@ func (r *Result) Table(to io.Writer) error {
 	r.writeContainers(&b)
 	r.writeHugepages(&b)
 	r.writeIgnoredAnnotations(&b)
-	r.writeNotes(&b, "ANNOTATIONS WITHOUT EFFECT\n", func(c *Container) string { return strings.Join(c.WithoutEffect, "; ") })
-	r.writeNotes(&b, "DEFAULTS\n", func(c *Container) string { return c.Defaults })
+	r.writeNotes(&b, "ANNOTATIONS WITHOUT EFFECT", func(c *Container) string { return strings.Join(c.WithoutEffect, "; ") })
+	r.writeNotes(&b, "DEFAULTS", func(c *Container) string { return c.Defaults })
 	writeReasons(&b, "REJECTED", r.Rejected())
 	writeReasons(&b, "NOT PINNED", r.unpinned())
 	r.writeAncestors(&b)
@@ -28,8 +27,6 @@ func (r *Result) Table(to io.Writer) error {
 }
 
 func (r *Result) writeContainers(b *strings.Builder) {
-	fmt.Fprintln(b, "CONTAINERS")
-	w := tables.New(b)
 	exclusive := slices.ContainsFunc(r.Containers, func(c *Container) bool { return c.CpusetCpus != "" })
 	cpus := func(text string) string {
 		if !exclusive {
@@ -37,21 +34,17 @@ func (r *Result) writeContainers(b *strings.Builder) {
 		}
 		return "\t" + text
 	}
-	fmt.Fprintf(w, "POD\tCONTAINER\tQOS\tADMITTED%s\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT\n", cpus("CPUS"))
+	var rows []string
 	for _, c := range r.Containers {
-		admitted, request := "yes", quantity.Short(c.Memory.Request)
+		admitted, request := "yes", tables.Range(c.Memory.Request, c.requestError)
 		if !c.Admitted {
 			admitted, request = "NO", "-"
 		}
-		if c.requestError > 0 {
-			request += "–" + quantity.Short(c.Memory.Request+c.requestError)
-		}
-		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted, cpus(tables.OrDash(c.CpusetCpus)),
-			tables.OrDash(c.CpusetMems), request, tables.OrDash(c.Memory.RequestSource), tables.Value(c.Memory.Min), tables.Value(c.Memory.Low),
-			tables.Value(c.Memory.High), tables.Value(c.Memory.Max))
+		rows = append(rows, fmt.Sprintf("%s/%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted,
+			cpus(tables.OrDash(c.CpusetCpus)), tables.OrDash(c.CpusetMems), request, tables.OrDash(c.Memory.RequestSource), tables.Value(c.Memory.Min),
+			tables.Value(c.Memory.Low), tables.Value(c.Memory.High), tables.Value(c.Memory.Max)))
 	}
-	w.Flush()
-	fmt.Fprintln(b)
+	tables.Section(b, "CONTAINERS", tables.Columns("POD\tCONTAINER\tQOS\tADMITTED"+cpus("CPUS")+"\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT", rows...))
 }
 
 func (c *Container) name() string {
@@ -62,30 +55,21 @@ func (c *Container) name() string {
 }
 
 func writeReasons(b *strings.Builder, title string, containers []*Container) {
-	if len(containers) == 0 {
-		return
-	}
-	fmt.Fprintln(b, title)
+	var lines strings.Builder
 	for _, c := range containers {
 		reason, code := c.Reason, ""
 		if c.unplaced != nil {
 			reason, code = c.unplaced.Why(), " ("+c.ReasonCode+")"
 		}
-		fmt.Fprintf(b, "%s/%s %s%s:\n    %s\n", c.Namespace, c.Pod, c.Container, code, strings.ReplaceAll(reason, "\n", "\n    "))
+		fmt.Fprintf(&lines, "%s/%s %s%s:\n    %s\n", c.Namespace, c.Pod, c.Container, code, strings.ReplaceAll(reason, "\n", "\n    "))
 	}
-	fmt.Fprintln(b)
+	tables.Section(b, title, lines.String())
 }
 
 func (r *Result) writeAncestors(b *strings.Builder) {
-	if len(r.Ancestors) == 0 {
-		return
-	}
-	fmt.Fprintln(b, "CGROUPS ABOVE THE PODS")
-	w := tables.New(b)
-	fmt.Fprintln(w, "CGROUP\tMEMORY.MIN\tMEMORY.LOW")
+	var rows []string
 	for _, a := range r.Ancestors {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", a.Cgroup, tables.Value(a.MemoryMin), tables.Value(a.MemoryLow))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s", a.Cgroup, tables.Value(a.MemoryMin), tables.Value(a.MemoryLow)))
 	}
-	w.Flush()
-	fmt.Fprintln(b)
+	tables.Section(b, "CGROUPS ABOVE THE PODS", tables.Columns("CGROUP\tMEMORY.MIN\tMEMORY.LOW", rows...))
 }

@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -70,27 +69,21 @@ func (d *Document) writeHead(b *strings.Builder) {
 }
 
 func (d *Document) writeContainers(b *strings.Builder, wide bool) {
-	if !slices.ContainsFunc(d.Pods, func(p Pod) bool { return len(p.Containers) > 0 }) {
-		return
-	}
-	fmt.Fprintln(b, "CONTAINERS")
-	w := tables.New(b)
-	header := "POD\tCONTAINER\tQOS\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT\tUSED\tTHROTTLED"
+	names := "POD\tCONTAINER\tQOS\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT\tUSED\tTHROTTLED"
 	if wide {
-		header += "\tSTALLED\tON NODES\tPLACED\tCGROUP"
+		names += "\tSTALLED\tON NODES\tPLACED\tCGROUP"
 	}
-	fmt.Fprintln(w, header)
+	var rows []string
 	for pod, c := range d.Containers() {
-		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.Class,
-			tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(string(c.Source)), tables.Value(c.Min), tables.Value(c.Low),
+		row := fmt.Sprintf("%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.Class,
+			tables.OrDash(c.CpusetMems), tables.Range(c.Request, c.Error), tables.OrDash(string(c.Source)), tables.Value(c.Min), tables.Value(c.Low),
 			c.high(), limit(c.Limit), c.used(), c.throttled())
 		if wide {
-			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
+			row += fmt.Sprintf("\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
 		}
-		fmt.Fprintln(w)
+		rows = append(rows, row)
 	}
-	w.Flush()
-	fmt.Fprintln(b)
+	tables.Section(b, "CONTAINERS", tables.Columns(names, rows...))
 }
 
 // writeLines writes a line for each container for which line returns one.
@@ -101,9 +94,7 @@ func (d *Document) writeLines(b *strings.Builder, title string, line func(*Conta
 			fmt.Fprintf(&lines, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, text)
 		}
 	}
-	if lines.Len() > 0 {
-		fmt.Fprintf(b, "%s\n%s\n", title, lines.String())
-	}
+	tables.Section(b, title, lines.String())
 }
 
 // writeReclaim says how far the kubelet is from evicting pods, and whose page cache was reclaimed lately.
@@ -150,15 +141,6 @@ func (c *Container) name() string {
 		return c.Name + " (" + c.Kind.String() + ")"
 	}
 	return c.Name
-}
-
-// request is a range where the source knows it only roughly: what counts, and what it can truly be.
-func (c *Container) request() string {
-	text := quantity.Short(c.Request)
-	if !c.Exact() {
-		text += "–" + quantity.Short(c.Request+c.Error)
-	}
-	return text
 }
 
 // high shows a raised value behind the computed one.
@@ -215,21 +197,15 @@ func (c *Container) onNodes() string {
 }
 
 func (d *Document) writeAncestors(b *strings.Builder) {
-	if len(d.Ancestors) == 0 {
-		return
-	}
-	fmt.Fprintln(b, "CGROUPS ABOVE THE PODS")
-	w := tables.New(b)
-	fmt.Fprintln(w, "CGROUP\tMEMORY.MIN\tMEMORY.LOW\tIN THE FILES")
+	var rows []string
 	for _, a := range d.Ancestors {
 		state := "the same"
 		if a.overwritten() {
 			state = fmt.Sprintf("%s, %s: overwritten or not yet written", real(a.Min, a.RealMin), real(a.Low, a.RealLow))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.Cgroup, tables.Value(a.Min), tables.Value(a.Low), state)
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", a.Cgroup, tables.Value(a.Min), tables.Value(a.Low), state))
 	}
-	w.Flush()
-	fmt.Fprintln(b)
+	tables.Section(b, "CGROUPS ABOVE THE PODS", tables.Columns("CGROUP\tMEMORY.MIN\tMEMORY.LOW\tIN THE FILES", rows...))
 }
 
 // overwritten reports whether the files hold other values than desired.
@@ -252,9 +228,7 @@ func (d *Document) writeProblems(b *strings.Builder) {
 			fmt.Fprintf(&lines, "%s/%s: %s\n", pod.Namespace, pod.Name, problem)
 		}
 	}
-	if lines.Len() > 0 {
-		fmt.Fprintf(b, "IGNORED ANNOTATIONS\n%s\n", lines.String())
-	}
+	tables.Section(b, "IGNORED ANNOTATIONS", lines.String())
 }
 
 // NodeStates are the nodes as tables.Nodes draws them.
