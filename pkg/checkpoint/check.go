@@ -173,19 +173,18 @@ func (c *checker) checkBlocks(owned ownedBlocks) {
 
 // nodeOf returns the node with an id; nil if there is none.
 func nodeOf(nodes []memorymanager.NodeState, id int) *memorymanager.NodeState {
-	at := slices.IndexFunc(nodes, func(n memorymanager.NodeState) bool { return n.ID == id })
-	if at < 0 {
-		return nil
-	}
-	return &nodes[at]
+	return first(nodes, func(n memorymanager.NodeState) bool { return n.ID == id })
 }
 
 func typeTable(node memorymanager.NodeState, name memorymanager.MemoryType) *memorymanager.TypeTable {
-	at := slices.IndexFunc(node.Memory, func(t memorymanager.TypeTable) bool { return t.Type == name })
-	if at < 0 {
-		return nil
+	return first(node.Memory, func(t memorymanager.TypeTable) bool { return t.Type == name })
+}
+
+func first[E any](all []E, is func(E) bool) *E {
+	if at := slices.IndexFunc(all, is); at >= 0 {
+		return &all[at]
 	}
-	return &node.Memory[at]
+	return nil
 }
 
 func (c *checker) checkAssignments() {

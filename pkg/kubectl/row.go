@@ -168,23 +168,9 @@ func (r *row) count(now document, audit report) {
 	}
 }
 
-// rank is the place of a node in the table.
+// rank is the place of a node in the table: that of the first that holds.
 func (r *row) rank() int {
-	switch {
-	case r.Rejected > 0:
-		return 0
-	case r.Unpinned > 0:
-		return 1
-	case r.Errors > 0:
-		return 2
-	case r.State == problems:
-		return 3
-	case r.State == noDaemon:
-		return 4
-	case r.State == notAnswering:
-		return 5
-	}
-	return 6
+	return slices.Index([]bool{r.Rejected > 0, r.Unpinned > 0, r.Errors > 0, r.State == problems, r.State == noDaemon, r.State == notAnswering, true}, true)
 }
 
 // what is the row's state in words.
@@ -196,18 +182,19 @@ func (r *row) what() string {
 		return string(r.State) + ": " + inLine(r.Message)
 	}
 	var parts []string
-	for _, part := range []struct {
-		n         int
-		one, many string
-	}{{r.Rejected, "rejected", "rejected"}, {r.Unpinned, "unpinned", "unpinned"}, {r.Errors, "error", "errors"}, {r.Warnings, "warning", "warnings"}} {
-		switch part.n {
+	count := func(n int, one, many string) {
+		switch n {
 		case 0:
 		case 1:
-			parts = append(parts, "1 "+part.one)
+			parts = append(parts, "1 "+one)
 		default:
-			parts = append(parts, fmt.Sprint(part.n, " ", part.many))
+			parts = append(parts, fmt.Sprint(n, " ", many))
 		}
 	}
+	count(r.Rejected, "rejected", "rejected")
+	count(r.Unpinned, "unpinned", "unpinned")
+	count(r.Errors, "error", "errors")
+	count(r.Warnings, "warning", "warnings")
 	return strings.Join(parts, ", ")
 }
 
