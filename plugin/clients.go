@@ -42,6 +42,14 @@ func clientFor[T any](o *apiOptions, newClient func(*rest.Config) (T, error)) (c
 	return newClient(credentials)
 }
 
+// tryClient says why a client that is wanted cannot be made.
+func tryClient[T any](o *apiOptions, wanted bool, newClient func(*rest.Config) (T, error)) (err error) {
+	if wanted {
+		_, err = clientFor(o, newClient)
+	}
+	return err
+}
+
 // checkClients makes the clients that run makes when it starts, and returns the errors that would end it. What depends on
 // where run is started, the service account of its pod and NODE_NAME, is a warning.
 func (o *apiOptions) checkClients(c config.Config) (warnings []string, err error) {
@@ -66,25 +74,10 @@ func (o *apiOptions) checkClients(c config.Config) (warnings []string, err error
 	log.SetOutput(io.Discard)
 	_, err = o.podSources(c, "", log)
 	note("requestSources", err)
-	if c.Events {
-		_, err := clientFor(o, events.NewSink)
-		note("events", err)
-	}
-	if c.EvictRejectedAfter > 0 {
-		_, err := clientFor(o, evict.NewAPI)
-		note("evictRejectedAfter", err)
-	}
-	if c.NodeResourceTopology {
-		_, err := clientFor(o, nodetopology.NewClient)
-		note("nodeResourceTopology", err)
-	}
-	if c.DRA.Enabled {
-		_, err := clientFor(o, dra.NewClient)
-		note("dra", err)
-	}
-	if c.ResourceSlices {
-		_, err := clientFor(o, dra.NewClient)
-		note("resourceSlices", err)
-	}
+	note("events", tryClient(o, c.Events, events.NewSink))
+	note("evictRejectedAfter", tryClient(o, c.EvictRejectedAfter > 0, evict.NewAPI))
+	note("nodeResourceTopology", tryClient(o, c.NodeResourceTopology, nodetopology.NewClient))
+	note("dra", tryClient(o, c.DRA.Enabled, dra.NewClient))
+	note("resourceSlices", tryClient(o, c.ResourceSlices, dra.NewClient))
 	return warnings, strictyaml.Join(errs...)
 }

@@ -45,8 +45,9 @@ func completePod(stateDir *string, words func(d *status.Document, begun string) 
 	}
 }
 
-// addNamespace adds the flag --namespace, which completes with the namespaces of the pods.
-func addNamespace(cmd *cobra.Command, stateDir, namespace *string, usage string) {
+// addDaemon adds the flags --state-dir, and --namespace, which completes with the namespaces of the pods.
+func addDaemon(cmd *cobra.Command, stateDir, namespace *string, usage string) {
+	cmd.Flags().StringVar(stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	cmd.Flags().StringVarP(namespace, "namespace", "n", "", usage)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", completeFrom(stateDir, namespaceWords)) // the flag is there
 }

@@ -237,24 +237,21 @@ func (d *daemon) close() {
 	if d.probes != nil {
 		d.probes.stop()
 	}
+	last := func(write func(context.Context) error, problem string) {
+		if err := write(ctx); err != nil {
+			d.log.WithError(err).Error(problem)
+		}
+	}
 	var group sync.WaitGroup
 	if d.kills != nil {
-		group.Go(func() {
-			if err := d.kills.Close(ctx); err != nil {
-				d.log.WithError(err).Error("the last verdicts on OOM kills could not be written")
-			}
-		})
+		group.Go(func() { last(d.kills.Close, "the last verdicts on OOM kills could not be written") })
 	}
 	if d.agent != nil {
-		if err := d.agent.Close(ctx); err != nil {
-			d.log.WithError(err).Error("the last state could not be written")
-		}
+		last(d.agent.Close, "the last state could not be written")
 	}
 	group.Wait()
 	if d.recorder != nil {
-		if err := d.recorder.Close(ctx); err != nil {
-			d.log.WithError(err).Error("the last events could not be recorded")
-		}
+		last(d.recorder.Close, "the last events could not be recorded")
 	}
 	if d.devices != nil {
 		_ = d.devices.Close() // it only reads

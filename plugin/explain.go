@@ -36,40 +36,38 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 		Args:              commandline.Args(1, 1),
 		ValidArgsFunction: completePod(&stateDir, containerWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var documents []status.Explanation
+			var err error
 			switch {
 			case stateFile == "" && configPath != "":
 				return errors.New("--config is for --state-file: the daemon has its own")
 			case stateFile != "" && namespace != "":
 				return errors.New("--namespace: a state file names pods by their UID; leave it out")
 			case stateFile != "":
-				documents, err := explainFile(stateFile, configPath, args[0])
-				if err != nil {
-					return err
-				}
-				return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
+				documents, err = explainFile(stateFile, configPath, args[0])
+			default:
+				documents, err = explainLive(cmd.Context(), stateDir, args[0], namespace)
 			}
-			meant, err := commandline.PodOrContainer(args[0], namespace)
 			if err != nil {
 				return err
 			}
-			documents, err := explainLive(cmd.Context(), stateDir, meant)
-			if err != nil {
-				return commandline.Failed(err)
-			}
-			return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
+			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) }))
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	flags.StringVar(&stateFile, "state-file", "", "state file to explain in place of asking the daemon")
 	flags.StringVar(&configPath, "config", "", "configuration file with the Topology Manager's policy, for --state-file")
-	addNamespace(cmd, &stateDir, &namespace, "the pod's namespace")
+	addDaemon(cmd, &stateDir, &namespace, "the pod's namespace")
 	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 
 // explainLive asks the daemon for what an argument can mean, one after the other.
-func explainLive(ctx context.Context, stateDir string, meant []commandline.Named) (documents []status.Explanation, err error) {
+func explainLive(ctx context.Context, stateDir, argument, namespace string) (documents []status.Explanation, err error) {
+	meant, err := commandline.PodOrContainer(argument, namespace)
+	if err != nil {
+		return nil, err
+	}
 	var none []string
 	for _, one := range meant {
 		if err = ask(ctx, stateDir, "/explain", url.Values{"pod": {one.Pod}, "container": {one.Container}}, &documents); err == nil {
@@ -77,15 +75,11 @@ func explainLive(ctx context.Context, stateDir string, meant []commandline.Named
 		}
 		var no refusal
 		if !errors.As(err, &no) {
-			return nil, err
+			return nil, commandline.Failed(err)
 		}
 		none = append(none, no.Error())
 	}
-	return nil, fmt.Errorf("%s; nri-memory-manager status lists them", strings.Join(none, ", and "))
-}
-
-func writeExplanations(to io.Writer, format string, documents []status.Explanation) error {
-	return commandline.Write(to, format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) })
+	return nil, commandline.Failed(fmt.Errorf("%s; nri-memory-manager status lists them", strings.Join(none, ", and ")))
 }
 
 // explainFile explains "UID" or "UID/CONTAINER" from a state file.

@@ -77,8 +77,7 @@ Exit status: 0 done, also without kills, 1 the file cannot be read or no such po
 			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, verdicts, func(to io.Writer) error { return oom.Write(to, verdicts) }))
 		},
 	}
-	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	addNamespace(cmd, &stateDir, &namespace, "the pod's namespace, or the only one to show")
+	addDaemon(cmd, &stateDir, &namespace, "the pod's namespace, or the only one to show")
 	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
@@ -48,8 +48,8 @@ have. "nri-memory-manager rollback" takes it back.`,
 	o.apiOptions.addTo(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.socket, "nri-socket", defaultSocket, "the runtime's NRI socket")
-	flags.StringVar(&o.name, "name", env(api.PluginNameEnvVar, defaultName), "name to register with")
-	flags.StringVar(&o.index, "idx", env(api.PluginIdxEnvVar, defaultIndex), "two-digit index to register with; plugins are called in its order")
+	flags.StringVar(&o.name, "name", cmp.Or(os.Getenv(api.PluginNameEnvVar), defaultName), "name to register with")
+	flags.StringVar(&o.index, "idx", cmp.Or(os.Getenv(api.PluginIdxEnvVar), defaultIndex), "two-digit index to register with; plugins are called in its order")
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
 	flags.StringVar(&o.machinePath, "machine", "", "machine file or sysfs copy to use in place of this machine")
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
@@ -68,13 +68,6 @@ have. "nri-memory-manager rollback" takes it back.`,
 	_ = flags.MarkHidden("timings") // it is there
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
 	return cmd
-}
-
-func env(name, otherwise string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
-	}
-	return otherwise
 }
 
 func (o *runOptions) run(ctx context.Context) error {
@@ -167,19 +160,14 @@ func limitProcessors() {
 // watchdog has a systemd that asks for it (WatchdogSec) hear that the daemon moves, until ctx ends (sd_notify(3), sd_watchdog_enabled(3)).
 func watchdog(ctx context.Context) {
 	limit, _ := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
-	socket := os.Getenv("NOTIFY_SOCKET")
-	if limit <= 0 || socket == "" {
+	if limit <= 0 {
 		return
 	}
 	ticker := time.NewTicker(time.Duration(limit) * time.Microsecond / 4)
 	defer ticker.Stop()
 	for {
 		if progress.Check() == nil {
-			// One that is not received is followed by others.
-			if conn, err := net.Dial("unixgram", socket); err == nil {
-				_, _ = conn.Write([]byte("WATCHDOG=1"))
-				conn.Close()
-			}
+			_, _ = systemd.SdNotify(false, systemd.SdNotifyWatchdog) // one that is not received is followed by others
 		}
 		select {
 		case <-ctx.Done():

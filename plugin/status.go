@@ -55,8 +55,7 @@ Exit status: 0 done, also with problems, 1 no daemon, no such pod or no pod in t
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	addNamespace(cmd, &stateDir, &only.Namespace, "the pod's namespace, or the only one to show")
+	addDaemon(cmd, &stateDir, &only.Namespace, "the pod's namespace, or the only one to show")
 	flags.BoolVar(&only.Problems, "problems", false, "show only what is not as it should be")
 	commandline.AddOutput(cmd, &format, "table", "wide", "json", "yaml")
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")

@@ -83,8 +83,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	addNamespace(cmd, &o.stateDir, &namespace, "the pod's namespace")
+	addDaemon(cmd, &o.stateDir, &namespace, "the pod's namespace")
 	flags.StringVar(&o.cgroups, "cgroups", defaultCgroups, "where the cgroup v2 hierarchy is mounted")
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")
