@@ -5,7 +5,6 @@
 package dra
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -27,8 +25,8 @@ var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernete
 // mostAttributes is the API's bound of attributes and capacities of a device together.
 const mostAttributes = resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 
-// sliceDevices returns a device for each NUMA node of which claims may have something, in the given order of nodes, those without
-// CPUs last. Claims share a device by its capacities. If mapped, a capacity counts as the node's resource of the same type.
+// sliceDevices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
+// device by its capacities. If mapped, a capacity counts as the node's resource of the same type.
 func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order []int, mapped bool) []resourceapi.Device {
 	devices := make([]resourceapi.Device, 0, len(order))
 	for _, id := range order {
@@ -56,12 +54,16 @@ func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order [
 			devices = append(devices, device)
 		}
 	}
-	slices.SortStableFunc(devices, func(a, b resourceapi.Device) int { return cmp.Compare(tier(a), tier(b)) })
 	return devices
 }
 
 // tier is 0 for memory beside CPUs, and 1 for a node without CPUs.
-func tier(d resourceapi.Device) int64 { return ptr.Deref(d.Attributes["tier"].IntValue, 0) }
+func tier(id int, hardware machine.Machine) int {
+	if slices.ContainsFunc(hardware.Nodes, func(n machine.Node) bool { return n.ID == id && n.CPUs.IsEmpty() }) {
+		return 1
+	}
+	return 0
+}
 
 // capacity is consumed in whole steps. Without an amount of its own a claim has one step of memory, so that none is free, and no
 // huge pages.
@@ -96,11 +98,7 @@ func attributes(id int, hardware machine.Machine, room int) map[resourceapi.Qual
 		return all
 	}
 	node := hardware.Nodes[at]
-	tier := 0
-	if node.CPUs.IsEmpty() {
-		tier = 1
-	}
-	number("tier", tier)
+	number("tier", tier(id, hardware))
 	if len(node.Distances) == len(hardware.Nodes) && len(all)+len(node.Distances) <= room {
 		for i, distance := range node.Distances {
 			number(resourceapi.QualifiedName(fmt.Sprint("distance", hardware.Nodes[i].ID)), distance)

@@ -40,7 +40,7 @@ func TestDevices(t *testing.T) {
 		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
 	}
 	var got []string
-	for _, device := range sliceDevices(claimable, nodes, []int{2, 0, 3}, false) {
+	for _, device := range sliceDevices(claimable, nodes, []int{0, 2, 3}, false) {
 		if !*device.AllowMultipleAllocations {
 			t.Errorf("%s cannot be shared", device.Name)
 		}
@@ -280,5 +280,33 @@ func TestRead(t *testing.T) {
 				t.Errorf("%v %s", err, diff)
 			}
 		})
+	}
+}
+
+// TestANodeWithoutCPUsDoesNotHoldTheOthersOrder: node 2 has the most memory left all the time; the scheduler takes it last.
+func TestANodeWithoutCPUsDoesNotHoldTheOthersOrder(t *testing.T) {
+	p := newPublisher(Options{Name: "d", Node: "n", Machine: machine.Machine{Nodes: []machine.Node{
+		{ID: 0, Memory: 100 * gi, CPUs: cpuset.New(0)}, {ID: 1, Memory: 100 * gi, CPUs: cpuset.New(1)}, {ID: 2, Memory: 480 * gi}}}})
+	view := &ledger.View{}
+	for _, step := range []struct {
+		claimed [3]uint64
+		want    string
+	}{
+		{[3]uint64{0, 0, 0}, "numa-0 numa-1 numa-2"},
+		{[3]uint64{10, 0, 0}, "numa-0 numa-1 numa-2"}, // within the hysteresis of nodes beside CPUs
+		{[3]uint64{40, 0, 0}, "numa-1 numa-0 numa-2"},
+		{[3]uint64{40, 0, 470}, "numa-1 numa-0 numa-2"},
+	} {
+		view.Claimable = nil
+		for id, bytes := range []uint64{100, 100, 480} {
+			view.Claimable = append(view.Claimable, claims.Capacity{Node: id, Type: memorymanager.Memory, Capacity: bytes * gi, Claimed: step.claimed[id] * gi})
+		}
+		var got string
+		for _, device := range p.spec(view).Devices {
+			got += " " + device.Name
+		}
+		if got != " "+step.want {
+			t.Errorf("claimed %v: devices%s, want %s", step.claimed, got, step.want)
+		}
 	}
 }
