@@ -222,6 +222,7 @@ func TestTheKeysOfSimulatesJSON(t *testing.T) {
 			map[string]any{"cgroup": "kubepods/burstable", "memoryLow": 536870912.0},
 			map[string]any{"cgroup": "kubepods/burstable/pod82b3ade9-d00c-8164-aa4d-420e670d6cd9", "memoryLow": 536870912.0, "memoryMax": 1073741824.0},
 		},
+		"skipped": []any{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

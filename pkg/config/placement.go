@@ -58,8 +58,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 		return err
 	}
 	for i, entry := range c.ReservedMemory {
-		forClaims := slices.ContainsFunc(r.ClaimNodes, func(n memorymanager.NodeCapacity) bool { return n.ID == entry.NUMANode })
-		if r.leaves(entry.NUMANode) && !forClaims {
+		if r.leaves(entry.NUMANode) {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("reservedMemory[%d]: NUMA node %d is left out: what is reserved on it is kept on no other node", i, entry.NUMANode))
 		}
 	}

@@ -196,7 +196,7 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 	if got := r.Claimable[2]; got.Node != 3 || got.Amounts.Of("memory") != (r.ClaimNodes[0].Total-1<<30)/(2<<20)*(2<<20) {
 		t.Errorf("for claims: %+v, want all of node 3 that is not reserved, in steps of 2Mi", r.Claimable)
 	}
-	if len(r.Warnings) != 2 || r.Warnings[0] != "NUMA nodes without CPUs are for resource claims only (nodesWithoutCPUs: Confine): 3" {
+	if len(r.Warnings) != 3 || r.Warnings[0] != "NUMA nodes without CPUs are for resource claims only (nodesWithoutCPUs: Confine): 3" {
 		t.Errorf("warnings = %q", r.Warnings)
 	}
 	r, err = resolve(t, "nodesWithoutCPUs: Include", m)

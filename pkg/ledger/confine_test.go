@@ -257,3 +257,22 @@ func TestNodesOfAContainerThatTheStateFileLacks(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimsBesideOtherContainersOnANodeWithoutCPUs: claims do not get the memory of a container that the kubelet has put there.
+func TestClaimsBesideOtherContainersOnANodeWithoutCPUs(t *testing.T) {
+	const gi = claimGi
+	l := newLedgerOn(t, thirdWithoutCPUs, confine+"\ndra: {enabled: true}")
+	create := claimed(claimPod("web", "burstable/"), "main", 7*gi)
+	create.Container.Resources.Mems = "2"
+	l.after(create, StartContainer{Pod: create.Pod, Container: create.Container})
+	prepare := PrepareClaim{claimOf("a", nil, on(2, 10*gi))}
+	if err := l.after(prepare).Err; err == nil || err.Error() != "claim default/a: takes 10Gi of memory on NUMA node 2, where claims have 9Gi left" {
+		t.Errorf("beside 7Gi of 16Gi: %v", err)
+	}
+	if all := l.View().Claimable; all[2].Node != 2 || all[2].Capacity != 9*gi {
+		t.Errorf("published are %+v", all)
+	}
+	if err := l.after(EndContainer{ID: create.Container.ID}, prepare).Err; err != nil {
+		t.Errorf("after its end: %v", err)
+	}
+}
