@@ -71,7 +71,7 @@ func TestAStormIsReplayed(t *testing.T) {
 	if events < 3*creates || decisions < creates {
 		t.Errorf("replayed %s of %d creates", counts, creates)
 	}
-	wantAll(t, out, " CreateContainer default/storm-1-0-1 app ", `pinning="pinned under restricted"`, " UpdateContainer default/storm-1-")
+	wantAll(t, out, " CreateContainer default/storm-1-0-0 app ", `pinning="pinned under restricted"`, " UpdateContainer default/storm-1-")
 
 	// A changed byte of a decision is found.
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
