@@ -146,20 +146,26 @@ func TestAnUpdateDoesNotWaitForAConfiguration(t *testing.T) {
 	}
 }
 
+// hanging returns a node with a container whose files do not answer until the channel is closed.
+func hanging(t testing.TB) (*node, Container, chan bool) {
+	n := newNode(t, "")
+	p := n.pod("db", memoryqos.Burstable)
+	c := n.launch(p, ofPod(p, "app", 4*gi))
+	n.work(context.Background())
+	answers := make(chan bool)
+	n.onOpen = func(cgroup, _ string) error {
+		if strings.TrimPrefix(c.CgroupsPath, "/") == strings.TrimPrefix(cgroup, "/") {
+			<-answers
+		}
+		return nil
+	}
+	return n, c, answers
+}
+
 // TestRollbackBesideAFileThatHangs ends in time, and has nothing written any more.
 func TestRollbackBesideAFileThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "")
-		p := n.pod("db", memoryqos.Burstable)
-		c := n.launch(p, ofPod(p, "app", 4*gi))
-		n.work(context.Background())
-		hangs := make(chan bool)
-		n.onOpen = func(cgroup, _ string) error {
-			if strings.TrimPrefix(c.CgroupsPath, "/") == strings.TrimPrefix(cgroup, "/") {
-				<-hangs
-			}
-			return nil
-		}
+		n, _, answers := hanging(t)
 		_, err := n.Rollback(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "nothing is written any more, but a cgroup has not answered within 8s") {
 			t.Errorf("got %v", err)
@@ -167,24 +173,14 @@ func TestRollbackBesideAFileThatHangs(t *testing.T) {
 		if !n.View().Config.Config.RolledBack {
 			t.Error("the daemon is not rolled back")
 		}
-		close(hangs)
+		close(answers)
 	})
 }
 
 // TestRollbackBesideAFileThatHangsForAWhile names what it restored although the plan came late.
 func TestRollbackBesideAFileThatHangsForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "")
-		p := n.pod("db", memoryqos.Burstable)
-		c := n.launch(p, ofPod(p, "app", 4*gi))
-		n.work(context.Background())
-		answers := make(chan bool)
-		n.onOpen = func(cgroup, _ string) error {
-			if strings.TrimPrefix(c.CgroupsPath, "/") == strings.TrimPrefix(cgroup, "/") {
-				<-answers
-			}
-			return nil
-		}
+		n, c, answers := hanging(t)
 		time.AfterFunc(planWait+time.Second, func() { close(answers) })
 		actions, err := n.Rollback(t.Context())
 		if err != nil {
