@@ -40,7 +40,7 @@ type podEntry struct {
 	MemoryBlocks []block `json:"memoryBlocks"`
 }
 
-// newDocument returns a state's, without checksums but that of the amounts.
+// newDocument returns the document of a state. PerNodeChecksum is the only checksum that it sets.
 func newDocument(s memorymanager.State, policy string) document {
 	d := document{PolicyName: policy, MachineState: map[int]*node{}, Entries: map[string]map[string][]block{}, PodEntries: map[string]podEntry{},
 		PerNodeChecksum: amountsSum(s)}

@@ -32,7 +32,7 @@ func appendFile(b []byte, s memorymanager.State, format Format, policy string) [
 		s.Pods = nil
 	}
 	content := newDocument(s, policy)
-	content.Checksum = uint64(fnv1a(appendHashText(b, s, format, policy)[len(b):]))
+	content.Checksum = uint64(fnv1a(appendHashText(nil, s, format, policy)))
 	if format == V3 {
 		content.Data = string(newDocument(whole, policy).json())
 		content.DataChecksum = uint64(dataSum(content.Data))

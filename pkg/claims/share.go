@@ -94,7 +94,7 @@ func Step(memoryType memorymanager.MemoryType) uint64 {
 	return size
 }
 
-// NodesForPods returns the nodes of the Memory Manager, without what is reserved for claims.
+// NodesForPods returns the nodes of the Memory Manager, without what is reserved for claims, or for others.
 func NodesForPods(nodes []memorymanager.NodeCapacity, reserved []Claimable) []memorymanager.NodeCapacity {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {

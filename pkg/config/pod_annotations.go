@@ -37,7 +37,7 @@ const (
 // PodAnnotations are a pod's annotations that are ours. They are bounded in number and bytes and never change: they are read once for each
 // pod sandbox. The zero value has none.
 type PodAnnotations struct {
-	all    []podAnnotation // those of a lower rank first
+	all    []podAnnotation // in ascending order of rank
 	beyond []Problem       // at most one: the limits were exceeded
 }
 

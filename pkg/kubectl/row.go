@@ -168,7 +168,7 @@ func (r *row) count(now document, audit report) {
 	}
 }
 
-// rank is the place of a node in the table: that of the first that holds.
+// rank returns the place of a node in the table: the index of the first condition that is true.
 func (r *row) rank() int {
 	return slices.Index([]bool{r.Rejected > 0, r.Unpinned > 0, r.Errors > 0, r.State == problems, r.State == noDaemon, r.State == notAnswering, true}, true)
 }

@@ -106,22 +106,30 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 // Claims returns all allocated claims, sorted by UID.
 func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
 
-// claimSupply returns what claims can be allocated from under the current configuration. The nodes that only claims may use lack what
-// containers without claims have there, which were put there by the kubelet or before the node was one of these.
+// claimSupply returns what claims can be allocated from under the current configuration.
 func (l *Ledger) claimSupply() claims.Supply {
 	resolved := l.state.Resolved
-	var held []claims.Claimable
+	nodes := resolved.Nodes
+	if len(resolved.ClaimNodes) > 0 {
+		nodes = slices.Concat(nodes, claims.NodesForPods(resolved.ClaimNodes, l.limitsWithoutClaims()))
+	}
+	return claims.Supply{Nodes: nodes, Claimable: resolved.Claimable, Pods: l.manager}
+}
+
+// limitsWithoutClaims returns the memory limits of containers without claims, on each of their NUMA nodes. The kubelet can put a container on
+// a node that only claims may use, and it can be there since before the node was one of these.
+func (l *Ledger) limitsWithoutClaims() (limits []claims.Claimable) {
 	for _, p := range l.living {
 		for _, c := range p.containers {
+			if !c.alive() || c.HasClaims {
+				continue
+			}
 			for id := range c.Nodes.All() {
-				if len(resolved.ClaimNodes) > 0 && c.alive() && !c.HasClaims {
-					held = append(held, claims.Claimable{Node: id, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: c.Limit}}})
-				}
+				limits = append(limits, claims.Claimable{Node: id, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: c.Limit}}})
 			}
 		}
 	}
-	onlyClaims := claims.NodesForPods(resolved.ClaimNodes, held)
-	return claims.Supply{Nodes: slices.Concat(resolved.Nodes, onlyClaims), Claimable: resolved.Claimable, Pods: l.manager}
+	return limits
 }
 
 // noteLostClaims logs the nodes where claims have more than the node has, which happens when memory was unplugged.

@@ -87,9 +87,9 @@ type hit struct{ own, below time.Time }
 
 type pod struct {
 	cgroup     string
-	watched    bool // otherwise it is looked at with each sign of life
-	away       bool // it may have run while nobody watched, after this time, and has not been read since
-	after      time.Time
+	watched    bool      // otherwise it is looked at with each sign of life
+	away       bool      // it may have run while no daemon watched, and has not been read completely since
+	after      time.Time // when a daemon last watched before this one
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time

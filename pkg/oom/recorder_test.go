@@ -549,7 +549,7 @@ func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 	}
 }
 
-// A daemon that starts without descriptors reads some of a pod's files: it blames nobody whom it could not read, and waits until it can.
+// A daemon that starts without descriptors can read only some of a pod's files. It blames no container that it cannot read, and waits until it can.
 func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 	ended := func(h *host) { // as a container that the runtime has forgotten meanwhile
 		h.events(podDir, 0, 1, 1, 0)

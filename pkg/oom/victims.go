@@ -79,9 +79,9 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	}
 }
 
-// victims are the containers of a pod that lost processes, which the pod counts together. What is not found in the containers that are
-// there was in the one that has gone since, or, while the runtime is away, in one that nobody knows. Whole is the pod's reading, and
-// unread is set where a container that may be there could not be read.
+// victims returns the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
+// belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread is set if a
+// container that may still exist could not be read.
 func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading, unread bool) {
 	var gone []string
 	var others Held
