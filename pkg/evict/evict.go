@@ -83,7 +83,7 @@ func (e *Evictor) look(ctx context.Context, now time.Time) {
 	after := time.Duration(view.Config.Config.EvictRejectedAfter)
 	rejection, ok := e.waits.longest(view, now, after, e.notYet)
 	maps.DeleteFunc(e.notYet, func(uid string, _ time.Time) bool { _, waits := e.waits[uid]; return !waits })
-	if !ok || after == 0 || now.Before(e.next) {
+	if !ok || after == 0 || view.Config.Config.DryRun() || now.Before(e.next) { // a dry run refuses nothing: the next try has the pod run here
 		return
 	}
 	err := e.evict(ctx, rejection, now, after)
