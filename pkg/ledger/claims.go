@@ -116,16 +116,16 @@ func (l *Ledger) claimSupply() claims.Supply {
 	return claims.Supply{Nodes: nodes, Claimable: resolved.Claimable, Pods: l.manager}
 }
 
-// limitsWithoutClaims returns the memory limits of containers without claims, on each of their NUMA nodes. The kubelet can put a container on
-// a node that only claims may use, and it can be there since before the node was one of these.
+// limitsWithoutClaims returns the limits of memory and huge pages of containers that name no claims, on each of their NUMA nodes. The kubelet
+// can put a container on a node that only claims may use, and it can be there since before the node was one of these.
 func (l *Ledger) limitsWithoutClaims() (limits []claims.Claimable) {
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if !c.alive() || c.HasClaims {
+			if !c.alive() || c.byClaims() { // without its claim, if the record of that was lost: it is prepared again
 				continue
 			}
 			for id := range c.Nodes.All() {
-				limits = append(limits, claims.Claimable{Node: id, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: c.Limit}}})
+				limits = append(limits, claims.Claimable{Node: id, Amounts: request(c).AtLeast(memorymanager.Amount{Type: memorymanager.Memory, Bytes: c.Limit})})
 			}
 		}
 	}

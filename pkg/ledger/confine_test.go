@@ -276,3 +276,46 @@ func TestClaimsBesideOtherContainersOnANodeWithoutCPUs(t *testing.T) {
 		t.Errorf("after its end: %v", err)
 	}
 }
+
+// TestClaimsBesideHugePagesOnANodeWithoutCPUs: claims do not get the huge pages of a container that the kubelet has put on the node.
+func TestClaimsBesideHugePagesOnANodeWithoutCPUs(t *testing.T) {
+	const gi = claimGi
+	l := newLedgerOn(t, `
+nodes:
+- {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 20]}
+- {id: 1, memory: 16Gi, hugepages: {2Mi: 2048}, distances: [20, 10]}
+`, confine+"\ndra: {enabled: true, shares: [{numaNode: 1, limits: {memory: 100%, hugepages-2Mi: 100%}}]}")
+	create := claimed(claimPod("web", "burstable/"), "main", gi)
+	create.Container.Resources.Mems = "1"
+	create.Container.Resources.Hugepages = []HugepageLimit{{PageSize: "2MB", Limit: 3 * gi}}
+	l.after(create, StartContainer{Pod: create.Pod, Container: create.Container})
+	part := claims.Part{Node: 1, Amounts: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 4 * gi}}}
+	if err := l.after(PrepareClaim{claimOf("a", nil, part)}).Err; err == nil {
+		t.Errorf("a claim has all 4Gi of huge pages beside a container that has 3Gi of them")
+	}
+}
+
+// foundOn starts a plugin beside a running container that an earlier one had put on a node for its claim.
+func foundOn(t *testing.T, yaml, mems, class string, limit uint64) (*Ledger, Container) {
+	l := newLedgerOn(t, thirdWithoutCPUs, yaml)
+	if _, err := l.Restore(memorymanager.State{}); err != nil {
+		t.Fatal(err)
+	}
+	c := claimed(claimPod("web", class), "main", limit, claims.Ref{UID: "uid-a"}).Container
+	c.State = Running
+	event := Synchronize{Pods: []Pod{claimPod("web", class)}, Containers: []Container{c}}
+	event.Found.Files = map[string]Files{c.ID: {Mems: &mems, Journaled: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}}
+	l.Step(time.Unix(1, 0), event)
+	return l, c
+}
+
+// TestAClaimIsPreparedBesideItsOwnContainer: a container that was found before its claim is known does not stand in the claim's way.
+func TestAClaimIsPreparedBesideItsOwnContainer(t *testing.T) {
+	const gi = claimGi
+	for mems, node := range map[string]int{"1": 1, "2": 2} {
+		l, _ := foundOn(t, confine+"\ndra: {enabled: true, shares: [{limits: {memory: 100%}}]}", mems, "burstable/", 9*gi)
+		if err := l.after(PrepareClaim{claimOf("a", []string{"web"}, on(node, 9*gi))}).Err; err != nil {
+			t.Errorf("node %d: %v", node, err)
+		}
+	}
+}
