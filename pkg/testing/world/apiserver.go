@@ -195,7 +195,7 @@ func v1Pod(facts *pods.Pod, spec Pod) *corev1.Pod {
 		pod.UID = types.UID("mirror-of-" + facts.UID)
 		pod.Annotations["kubernetes.io/config.source"], pod.Annotations["kubernetes.io/config.mirror"] = "file", facts.UID
 	}
-	pod.Spec.NodeName, pod.Status.QOSClass = nodeName, corev1.PodQOSClass(facts.Class)
+	pod.Spec.NodeName, pod.Spec.PriorityClassName, pod.Status.QOSClass = nodeName, facts.PriorityClass, corev1.PodQOSClass(facts.Class)
 	for _, c := range facts.Containers {
 		one := corev1.Container{Name: c.Name, Resources: *needs(c.Request, c.Limit)}
 		cpu := resource.MustParse("10m")

@@ -144,12 +144,13 @@ func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error
 			return fmt.Errorf("adjusting the OCI spec: %w", err)
 		}
 		adjusted.Linux.Resources = api.FromOCILinuxResources(spec.Linux.Resources, nil)
+		adjusted.Annotations, adjusted.Linux.OomScoreAdj = spec.Annotations, api.Int(spec.Process.OOMScoreAdj)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	c.Linux.Resources = adjusted.Linux.Resources
+	c.Linux.Resources, c.Linux.OomScoreAdj, c.Annotations = adjusted.Linux.Resources, adjusted.Linux.OomScoreAdj, adjusted.Annotations
 	time.Sleep(time.Duration(r.kind.Creates))
 	if err = r.fails(OCIFails); err == nil {
 		err = r.record.Create(c)
@@ -170,6 +171,7 @@ func (r *ContainerRuntime) StartContainer(id string, program Program, who Who, e
 		}
 		p.ending = ending
 		p.container.State = api.ContainerState_CONTAINER_RUNNING
+		who.OOMScoreAdj = int(p.container.Linux.OomScoreAdj.GetValue())
 		p.stop = r.kernel.Start(p.inner, program, who, func(exit Exit) { r.begin(p, exit, ended) })
 		after := &api.PostStartContainerRequest{Pod: p.pod, Container: p.container}
 		_ = send(r, api.Event_POST_START_CONTAINER, id, api.PluginService.PostStartContainer, after, nil)

@@ -68,6 +68,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.kernel(&s)
 	d.systemd(&s)
 	d.apiServer(&s)
+	d.rules(&s)
 	return s
 }
 

@@ -78,7 +78,7 @@ func defaults() values {
 // Who is the container that a process belongs to.
 type Who struct {
 	UID, Namespace, Pod, Container, ID string
-	// Request is the container's memory request in bytes, PodRequest its pod's, OOMScoreAdj what the kubelet gives its processes, and Hugepages the bytes in pages of
+	// Request is the container's memory request in bytes, PodRequest its pod's, OOMScoreAdj that of its processes, and Hugepages the bytes in pages of
 	// 2 MiB that this one maps.
 	Request     uint64
 	PodRequest  uint64

@@ -176,6 +176,7 @@ func (k *Kubelet) follow(p *pod) (finished func(), ok bool) {
 type LivePod struct {
 	*pods.Pod
 	Annotations map[string]string
+	Labels      map[string]string
 	Cgroup      string
 	Sandboxes   []string // IDs, the newest last
 	Containers  []LiveContainer
@@ -190,6 +191,8 @@ type LiveContainer struct {
 	Resizing bool           // it does not have that yet
 	CPUs     []int          // its own
 	Since    time.Time
+	// Score is its oom_score_adj, and KubeletScore what the kubelet asked for.
+	Score, KubeletScore int64
 }
 
 // Pods are the pods that the kubelet runs.

@@ -30,6 +30,7 @@ type Report struct {
 	Containers       int // whose files were compared with what is asked for
 	Verdicts         int // that were compared with a kill
 	Fresh            int // starts of a daemon that were compared with the one before
+	Scored           int // containers whose oom_score_adj was to be another than the kubelet's
 }
 
 // mostViolations bounds what is said of one promise.
@@ -81,6 +82,7 @@ func (n *simulation) always() {
 	n.neverThrottlesItself()
 	n.makersFirst()
 	n.readsLittle()
+	n.scores()
 }
 
 // quiet is what holds once nothing has gone wrong for a while.

@@ -189,7 +189,7 @@ func (n *simulation) pinned() {
 		return
 	}
 	for _, p := range n.kubelet.Pods() {
-		if p.Class != "Guaranteed" || p.PodLevel() || p.annotation("numa") != "" {
+		if p.Class != "Guaranteed" || p.PodLevel() || s.wish(p, "numa") != "" {
 			continue
 		}
 		for _, c := range p.Containers {
@@ -242,9 +242,4 @@ func (n *simulation) spec(p LivePod) Pod {
 
 func (n *simulation) hasChange(p LivePod, kind string) bool {
 	return slices.ContainsFunc(n.spec(p).Changes, func(c Change) bool { return c.Kind == kind })
-}
-
-// annotation is the value of one of the daemon's annotations, "" where the pod has none.
-func (p LivePod) annotation(key string) string {
-	return p.Annotations[key+".memory-manager.noderesource.dev"]
 }

@@ -32,6 +32,7 @@ type settings struct {
 	Manager     string   `json:"memoryManagerPolicy"`
 	OnFull      string   `json:"onUnsatisfiable"`
 	WithoutCPUs string   `json:"nodesWithoutCPUs"`
+	Rules       []rule   `json:"annotationRules"`
 }
 
 func (n *simulation) settings() settings {
@@ -71,7 +72,7 @@ func (s settings) wanted(p LivePod, c pods.Container, bound, capacity uint64) me
 		v.low = c.Request &^ (page - 1)
 	}
 	factor := s.Factor
-	if f, err := strconv.ParseFloat(p.annotation("throttling-factor"), 64); err == nil {
+	if f, err := strconv.ParseFloat(s.wish(p, "throttling-factor"), 64); err == nil {
 		factor = &f
 	}
 	if factor != nil && (p.Class != "Guaranteed" || p.PodLevel()) && c.Request < limit {
@@ -86,8 +87,8 @@ func (s settings) wanted(p LivePod, c pods.Container, bound, capacity uint64) me
 // reservation is the file that a pod's requests are promised in: min, low or none.
 func (s settings) reservation(p LivePod) string {
 	switch {
-	case p.annotation("reservation") != "":
-		return p.annotation("reservation")
+	case s.wish(p, "reservation") != "":
+		return s.wish(p, "reservation")
 	case s.Reservation == "None":
 		return "none"
 	case s.Reservation == "HardReservation" && p.Class == "Burstable":

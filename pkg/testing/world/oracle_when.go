@@ -52,6 +52,8 @@ var promises = map[Promise]bound{
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
+	scored: {0, aMinute(away, kernelSlow, changed, silence, disk)},
+
 	standing:            {0, aMinute(away, map[string]time.Duration{OpensFail: 0, SlowReads: 0, SlowWrites: 0, FailingWrites: 0, WatchesRefused: 0, QueueOverflow: 0, DiskFails: 0, LateAnswers: 0, SlowReclaim: 0}, changed, silence)},
 	standingBesideHangs: {0, map[string]time.Duration{HangingWrites: time.Minute}},
 	neverThrottles:      {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},

@@ -69,10 +69,11 @@ type member struct {
 
 // instance is a container that was started.
 type instance struct {
-	id, cgroup string
-	since      time.Time
-	exit       *Exit // once the kubelet knows
-	finished   time.Time
+	id, cgroup      string
+	score, kubelets int64 // oom_score_adj as created, and as the kubelet asked for it
+	since           time.Time
+	exit            *Exit // once the kubelet knows
+	finished        time.Time
 }
 
 // ended is a container or a sandbox that has ended and is to be removed.
@@ -101,7 +102,8 @@ func (k *Kubelet) newPod(ctx context.Context, spec Pod) *pod {
 
 // factsOf is what the pod API says of a pod.
 func factsOf(spec Pod, uid string) *pods.Pod {
-	facts := &pods.Pod{Ref: pods.Ref{UID: uid, Namespace: spec.Namespace, Name: spec.Name}, Class: memoryqos.QOSClass(spec.Class), Static: spec.Static}
+	facts := &pods.Pod{Ref: pods.Ref{UID: uid, Namespace: spec.Namespace, Name: spec.Name}, Class: memoryqos.QOSClass(spec.Class), Static: spec.Static,
+		PriorityClass: spec.PriorityClass}
 	if spec.Request > 0 {
 		facts.PodRequest = &spec.Request
 	}
@@ -361,13 +363,15 @@ func (p *pod) start(c *member) bool {
 	}
 	c.creates++
 	id := identify(p.scenario.Seed, p.facts.UID, c.spec.Name, p.current.Id, c.creates)
-	dir, err := p.runtime.CreateContainer(p.container(c, id))
+	made := p.container(c, id)
+	kubelets := made.Linux.OomScoreAdj.GetValue()
+	dir, err := p.runtime.CreateContainer(made)
 	if err != nil {
 		c.notBefore = time.Now().Add(pause(c.draws))
 		p.soon(c.notBefore)
 		return false
 	}
-	run := &instance{id: id, cgroup: dir, since: time.Now()}
+	run := &instance{id: id, cgroup: dir, score: made.Linux.OomScoreAdj.GetValue(), kubelets: kubelets, since: time.Now()}
 	p.locked(func() { c.running, c.resizing = run, false })
 	c.restarted = run.since
 	learned := time.Duration(c.draws.Int64N(int64(relist)))
@@ -576,7 +580,7 @@ func (p *pod) actuate(c *member) error {
 }
 
 func (p *pod) shown() LivePod {
-	live := LivePod{Pod: p.facts, Annotations: p.spec.Annotations, Cgroup: p.cgroup, Ending: p.ending}
+	live := LivePod{Pod: p.facts, Annotations: p.spec.Annotations, Labels: p.spec.Labels, Cgroup: p.cgroup, Ending: p.ending}
 	for _, s := range p.sandboxes {
 		live.Sandboxes = append(live.Sandboxes, s.Id)
 	}
@@ -586,7 +590,7 @@ func (p *pod) shown() LivePod {
 		}
 		spec, _ := p.facts.Container(c.spec.Name)
 		live.Containers = append(live.Containers, LiveContainer{ID: c.running.id, Cgroup: c.running.cgroup, Spec: spec,
-			Resizing: c.resizing, CPUs: c.cpus, Since: c.running.since})
+			Resizing: c.resizing, CPUs: c.cpus, Since: c.running.since, Score: c.running.score, KubeletScore: c.running.kubelets})
 	}
 	return live
 }

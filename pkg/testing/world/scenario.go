@@ -58,13 +58,15 @@ type Pod struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Static      bool              `json:"static,omitempty"`
-	Request     uint64            `json:"request,omitempty"` // bytes, pod-level resources; 0 has none
-	Limit       uint64            `json:"limit,omitempty"`
-	Containers  []Container       `json:"containers"` // init containers and sidecars first
-	At          Duration          `json:"at"`         // the kubelet sees it
-	End         Duration          `json:"end"`        // it is deleted; 0 lives until the end of the run
-	Forced      bool              `json:"forced,omitempty"`
-	Changes     []Change          `json:"changes,omitempty"`
+	// PriorityClass is the pod's spec.priorityClassName.
+	PriorityClass string      `json:"priorityClass,omitempty"`
+	Request       uint64      `json:"request,omitempty"` // bytes, pod-level resources; 0 has none
+	Limit         uint64      `json:"limit,omitempty"`
+	Containers    []Container `json:"containers"` // init containers and sidecars first
+	At            Duration    `json:"at"`         // the kubelet sees it
+	End           Duration    `json:"end"`        // it is deleted; 0 lives until the end of the run
+	Forced        bool        `json:"forced,omitempty"`
+	Changes       []Change    `json:"changes,omitempty"`
 }
 
 // Container is a container of a pod, with all that its processes will do.

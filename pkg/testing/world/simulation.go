@@ -63,6 +63,7 @@ type simulation struct {
 	full             time.Time             // when the node had little more to give
 	findings         map[finding]time.Time // since when
 	judgedContainers map[string]bool       // by ID: whose files were compared
+	scored           map[string]bool       // by ID: whose oom_score_adj was compared
 	read             struct {              // the configuration file as read last
 		text     string
 		settings *settings
@@ -118,7 +119,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	defer close(done)
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
-		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{},
+		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
 			repairs: map[repair]uint64{}}
 		n.run(&seconds)
 		report = &n.report

@@ -1,0 +1,47 @@
+package world
+
+import (
+	"fmt"
+	"strings"
+)
+
+// rules gives a third of the scenarios rules on annotations, with defaults by namespace and label, PriorityClasses, and pods that they concern. Some
+// of the configurations that take the first one's place have others, or none.
+func (d drawer) rules(s *Scenario) {
+	d.Rand = draws(s.Seed, "annotation rules")
+	if !d.oneIn(3) {
+		return
+	}
+	s.Config += d.annotationRules()
+	for i := range s.Faults {
+		if s.Faults[i].Kind == NewConfig && d.IntN(3) > 0 {
+			s.Faults[i].Target += d.annotationRules()
+		}
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if d.oneIn(2) {
+			p.Labels = map[string]string{"tier": pick(d, "database", "web")}
+		}
+		p.PriorityClass = pick(d, "", "gold", "bronze")
+		if d.oneIn(4) && p.Name != ownPod {
+			if p.Annotations == nil {
+				p.Annotations = map[string]string{}
+			}
+			p.Annotations["oom-score-adj.memory-manager.noderesource.dev"] = pick(d, "first", "last", "-500", "3")
+		}
+	}
+}
+
+// annotationRules are one or two rules, of which the first may keep the second from pods.
+func (d drawer) annotationRules() string {
+	var b strings.Builder
+	b.WriteString("annotationRules:\n")
+	for range 1 + d.IntN(2) {
+		b.WriteString(pick(d, "- namespaces: [\"sh?p\"]\n", "- namespaces: [data, bank]\n", "- labels: {tier: database}\n", "- labels: {tier: w*}\n  namespaces: [\"*\"]\n"))
+		fmt.Fprintf(&b, "  allowedAnnotations: [%s]\n", pick(d, "", "oom-score-adj", "oom-score-adj, throttling-factor, numa", "reservation"))
+		fmt.Fprintf(&b, "  defaults: {%s}\n", pick(d, "", "reservation: low", `throttling-factor: "0.6"`, "numa: preferred, oom-score-adj: last", "oom-score-adj: first, reservation: none"))
+		fmt.Fprintf(&b, "  priorityClasses: {%s}\n", pick(d, "", "gold: last", "gold: -900, bronze: 700"))
+	}
+	return b.String()
+}
