@@ -88,8 +88,8 @@ func live(t *testing.T, s world.Scenario) *world.Report {
 	t.Helper()
 	began := time.Now()
 	report := simulate(t, s)
-	t.Logf("seed %d: %s of virtual time in %s, %d pods, %d creates (%d refused), %d kills, %d containers, %d verdicts and %d starts judged", s.Seed, report.Virtual.Round(time.Second),
-		time.Since(began).Round(time.Millisecond), report.Pods, report.Creates, report.Refused, report.Kills, report.Containers, report.Verdicts, report.Fresh)
+	t.Logf("seed %d: %s of virtual time in %s, %d pods, %d creates (%d refused), %d kills, %d containers, %d verdicts, %d starts, %d requests and %d scores judged", s.Seed, report.Virtual.Round(time.Second),
+		time.Since(began).Round(time.Millisecond), report.Pods, report.Creates, report.Refused, report.Kills, report.Containers, report.Verdicts, report.Fresh, report.Requests, report.Scored)
 	for _, v := range report.Violations {
 		t.Errorf("seed %d: %s", s.Seed, v)
 	}

@@ -33,6 +33,11 @@ func Draw(seed uint64, size Size) Scenario {
 		s.Machine.Nodes = append(s.Machine.Nodes, NUMANode{Memory: 4 * gi, Outside: 100 * mi, Near: &near})
 		s.Config += "nodesWithoutCPUs: Confine\n"
 	}
+	if other := draws(seed, "huge pages"); other.IntN(5) == 0 {
+		for i := range s.Machine.Nodes {
+			s.Machine.Nodes[i].Hugepages = uint64(other.IntN(3)) * 256
+		}
+	}
 	if s.Runtime.Name == "cri-o" {
 		s.Machine.Systemd = d.oneIn(2)
 	}
@@ -69,6 +74,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.systemd(&s)
 	d.apiServer(&s)
 	d.rules(&s)
+	d.hugepages(&s)
 	return s
 }
 

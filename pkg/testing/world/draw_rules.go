@@ -3,10 +3,12 @@ package world
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // rules gives a third of the scenarios rules on annotations, with defaults by namespace and label, PriorityClasses, and pods that they concern. Some
-// of the configurations that take the first one's place have others, or none.
+// of the configurations that take the first one's place have others, or none; half of the scenarios with faults get a daemon that starts while the pod API is
+// silent.
 func (d drawer) rules(s *Scenario) {
 	d.Rand = draws(s.Seed, "annotation rules")
 	if !d.oneIn(3) {
@@ -28,8 +30,12 @@ func (d drawer) rules(s *Scenario) {
 			if p.Annotations == nil {
 				p.Annotations = map[string]string{}
 			}
-			p.Annotations["oom-score-adj.memory-manager.noderesource.dev"] = pick(d, "first", "last", "-500", "3")
+			p.Annotations["oom-score-adj.memory-manager.noderesource.dev"] = pick(d, "first", "last", "-500", "985", "993")
 		}
+	}
+	if at := d.between(time.Minute, d.length); d.oneIn(2) && s.Seed%4 != 1 { // requests are estimated from what the kubelet gave containers
+		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: PodAPISilent, Length: Duration(3 * time.Minute)},
+			Fault{At: d.when(at + d.between(5*time.Second, time.Minute)), Kind: DaemonKilled, Length: Duration(2 * time.Second)})
 	}
 }
 
@@ -40,8 +46,8 @@ func (d drawer) annotationRules() string {
 	for range 1 + d.IntN(2) {
 		b.WriteString(pick(d, "- namespaces: [\"sh?p\"]\n", "- namespaces: [data, bank]\n", "- labels: {tier: database}\n", "- labels: {tier: w*}\n  namespaces: [\"*\"]\n"))
 		fmt.Fprintf(&b, "  allowedAnnotations: [%s]\n", pick(d, "", "oom-score-adj", "oom-score-adj, throttling-factor, numa", "reservation"))
-		fmt.Fprintf(&b, "  defaults: {%s}\n", pick(d, "", "reservation: low", `throttling-factor: "0.6"`, "numa: preferred, oom-score-adj: last", "oom-score-adj: first, reservation: none"))
-		fmt.Fprintf(&b, "  priorityClasses: {%s}\n", pick(d, "", "gold: last", "gold: -900, bronze: 700"))
+		fmt.Fprintf(&b, "  defaults: {%s}\n", pick(d, "", "reservation: low", `throttling-factor: "0.6"`, `numa: preferred, oom-score-adj: "985"`, "oom-score-adj: first, reservation: none"))
+		fmt.Fprintf(&b, "  priorityClasses: {%s}\n", pick(d, "", "gold: last", "gold: -900, bronze: 990"))
 	}
 	return b.String()
 }

@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -121,4 +122,19 @@ func (d drawer) ownResources(name string) Pod {
 		p.Changes = append(p.Changes, Change{At: d.when(from + d.between(time.Second, d.length/2)), Kind: Resize, Limit: p.Limit * 3 / 2 &^ (page - 1)})
 	}
 	return p
+}
+
+// hugepages has every third app of a Guaranteed pod ask for huge pages, on machines that have some.
+func (d drawer) hugepages(s *Scenario) {
+	d.Rand = draws(s.Seed, "who has huge pages")
+	if !slices.ContainsFunc(s.Machine.Nodes, func(n NUMANode) bool { return n.Hugepages > 0 }) {
+		return
+	}
+	for _, p := range s.Pods {
+		for i := range p.Containers {
+			if c := &p.Containers[i]; p.Class == "Guaranteed" && p.Limit == 0 && c.Kind == "app" && d.oneIn(3) {
+				c.Hugepages = pick[uint64](d, 1, 16, 100, 300) * hugePage
+			}
+		}
+	}
 }

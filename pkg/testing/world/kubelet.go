@@ -29,10 +29,11 @@ type Kubelet struct {
 	over     chan struct{} // closed by EndPods
 	finished chan struct{} // closed once no pod is left
 
-	mu     sync.Mutex
-	quiet  bool
-	living []*pod                   // in the order in which they were admitted
-	static map[string]chan struct{} // by UID: closed when the last static pod with it has ended
+	mu       sync.Mutex
+	quiet    bool
+	hugeFree uint64                   // bytes of huge pages that no pod was admitted with
+	living   []*pod                   // in the order in which they were admitted
+	static   map[string]chan struct{} // by UID: closed when the last static pod with it has ended
 }
 
 // NewKubelet returns a kubelet that Run starts.
@@ -41,6 +42,7 @@ func NewKubelet(k processes, r *ContainerRuntime, s Scenario) *Kubelet {
 		over: make(chan struct{}), finished: make(chan struct{}), static: map[string]chan struct{}{}}
 	for _, node := range s.Machine.Nodes {
 		kubelet.memory += node.Memory
+		kubelet.hugeFree += node.Hugepages * hugePage
 	}
 	return kubelet
 }

@@ -30,6 +30,7 @@ type Report struct {
 	Containers       int // whose files were compared with what is asked for
 	Verdicts         int // that were compared with a kill
 	Fresh            int // starts of a daemon that were compared with the one before
+	Requests         int // shown while the pod API was silent, and compared
 	Scored           int // containers whose oom_score_adj was to be another than the kubelet's
 }
 

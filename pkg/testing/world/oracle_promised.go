@@ -17,6 +17,7 @@ const (
 	pinned       Promise = "a Guaranteed container that must be placed is pinned"
 	allocated    Promise = "a container may use the NUMA nodes of its allocation alone"
 	confined     Promise = "a container without an allocation keeps off NUMA nodes without CPUs where it must"
+	released     Promise = "a container without an allocation may use all NUMA nodes, unless it is confined"
 	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
 )
 
@@ -62,7 +63,7 @@ func (n *simulation) promisedOnce() {
 		var who []string
 		for i, node := range n.scenario.Machine.Nodes {
 			if set&(1<<i) != 0 {
-				size += node.Memory
+				size += node.Memory - node.Hugepages*hugePage
 			}
 		}
 		for _, h := range all {
@@ -146,6 +147,9 @@ func (n *simulation) whereAllocated(see seer) {
 			}
 			if n.runs(c) && !c.Since.Before(n.placed) && want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo {
 				see(confined, p.Name+"/"+c.ID, "has cpuset.mems %q, want the NUMA nodes %b", mems, confinedTo)
+			}
+			if n.runs(c) && !c.Since.Before(n.placed) && want == 0 && !p.PodLevel() && confinedTo == 0 && mems != "" && n.withMemory()&^bits(mems) != 0 {
+				see(released, p.Name+"/"+c.ID, "has cpuset.mems %q", mems)
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func (p *pod) resources(c *member, spec pods.Container) *api.LinuxResources {
 func (p *pod) who(c *member, id string) Who {
 	spec, _ := p.facts.Container(c.spec.Name)
 	who := Who{UID: p.facts.UID, Namespace: p.spec.Namespace, Pod: p.spec.Name, Container: spec.Name, ID: id,
-		Request: spec.Request}
+		Request: spec.Request, Hugepages: c.spec.Hugepages}
 	who.PodRequest = LivePod{Pod: p.facts}.share()
 	return who
 }

@@ -189,15 +189,18 @@ func (p *pod) locked(do func()) {
 	do()
 }
 
-// admit gives the pod its CPUs and its cgroup; false where the node has not enough CPUs.
+// admit gives the pod its huge pages, its CPUs and its cgroup; false where the node has not enough of them.
 func (p *pod) admit() bool {
+	if !p.takeHugepages() {
+		return false
+	}
 	for _, c := range p.containers {
 		if p.spec.Class != string(memoryqos.Guaranteed) || c.spec.CPUs == 0 {
 			continue
 		}
 		cpus := p.Kubelet.cpus.take(c.spec.CPUs)
 		if cpus == nil {
-			p.Kubelet.cpus.give(p.cpus)
+			p.giveBack()
 			return false
 		}
 		p.locked(func() { c.cpus = cpus })
@@ -492,6 +495,30 @@ func (p *pod) terminate() {
 		p.unpublish()
 	}
 	p.drop(p)
+	p.giveBack()
+}
+
+// takeHugepages is false where the node's other pods leave too few.
+func (p *pod) takeHugepages() (enough bool) {
+	p.locked(func() {
+		if enough = p.hugepages() <= p.hugeFree; enough {
+			p.hugeFree -= p.hugepages()
+		}
+	})
+	return enough
+}
+
+// hugepages is how many bytes of them the pod asks for.
+func (p *pod) hugepages() (sum uint64) {
+	for _, c := range p.spec.Containers {
+		sum += c.Hugepages
+	}
+	return sum
+}
+
+// giveBack is done with what the pod was admitted with.
+func (p *pod) giveBack() {
+	p.locked(func() { p.hugeFree += p.hugepages() })
 	p.Kubelet.cpus.give(p.cpus)
 }
 

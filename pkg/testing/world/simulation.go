@@ -375,6 +375,7 @@ func (n *simulation) fault(f Fault) {
 	switch f.Kind {
 	case PodAPISilent:
 		n.kubelet.Silence(true)
+		n.whileSilent(length)
 		time.AfterFunc(length, func() { n.kubelet.Silence(n.trouble.left(PodAPISilent) > 0) })
 	case DaemonKilled, DaemonEnds:
 		n.end(f.Kind == DaemonKilled)

@@ -1,0 +1,58 @@
+package world
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+const bracketed Promise = "the true request lies between what status shows and that and its error"
+
+// requestsShown looks at the requests that the daemon shows while the pod API is silent, when it has to estimate those of new pods and, where it has
+// been started again, of all. One that does not answer is not asked again.
+func (n *simulation) requestsShown() {
+	text, err := n.current().admin.get("/status")
+	var status struct {
+		Pods []struct {
+			Containers []struct {
+				ID, RequestSource     string
+				Request, RequestError uint64
+			} `json:"containers"`
+		} `json:"pods"`
+	}
+	if err != nil || json.Unmarshal(text, &status) != nil {
+		return
+	}
+	n.judge(func() {
+		living, of := map[string]LiveContainer{}, map[string]LivePod{}
+		for _, p := range n.kubelet.Pods() {
+			for _, c := range p.Containers {
+				living[c.ID], of[c.ID] = c, p
+			}
+		}
+		for _, p := range status.Pods {
+			for _, shown := range p.Containers {
+				c, lives := living[shown.ID]
+				if limit := n.limit(c); !lives || !n.runs(c) || c.Resizing || limit != of[c.ID].limitOf(c.Spec)&^(page-1) || n.hasChange(of[c.ID], Resize) || shown.RequestSource == "" {
+					continue
+				}
+				if shown.RequestSource == "oomscore" && (c.Spec.Kind == memoryqos.Sidecar || of[c.ID].PodLevel()) {
+					continue // whose score follows from other containers, too, which nobody but the pod API tells
+				}
+				n.report.Requests++
+				if c.Spec.Request < shown.Request || c.Spec.Request > shown.Request+shown.RequestError {
+					n.broken(bracketed, "%s/%s asks for %d, and is shown with %d and an error of %d from %s", of[c.ID].Name, c.Spec.Name, c.Spec.Request, shown.Request, shown.RequestError,
+						shown.RequestSource)
+				}
+			}
+		}
+	})
+}
+
+// whileSilent asks in the middle of a silence of the pod API and near its end.
+func (n *simulation) whileSilent(length time.Duration) {
+	for _, at := range []time.Duration{length / 2, length - length/20} {
+		time.AfterFunc(at, n.requestsShown)
+	}
+}
