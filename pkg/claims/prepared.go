@@ -159,28 +159,22 @@ func (p Prepared) Reserved(claimable []Claimable, nodes []memorymanager.NodeCapa
 	return reserved
 }
 
-// Excesses returns where claims have more than their NUMA node has (Capacity), sorted by node and type. This happens when memory was
-// unplugged.
-func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Capacity) {
-	for at, claimed := range p.Claimed("") {
-		if has := allocatable(nodes, at); claimed > has {
-			all = append(all, Capacity{at.Node, at.Type, has, claimed})
-		}
-	}
-	slices.SortFunc(all, func(a, b Capacity) int { return NodeType{a.Node, a.Type}.Compare(NodeType{b.Node, b.Type}) })
-	return all
-}
-
-// Capacities returns what claims may have and have, sorted by node and type.
+// Capacities returns what claims may have and have, sorted by node and type. Claims may have more than the node has for them (Capacity):
+// memory was unplugged, or the configuration no longer has the node for claims.
 func (p Prepared) Capacities(from Supply) (all []Capacity) {
-	claimed := p.Claimed("")
+	claimed, shares := p.Claimed(""), Sums{}
+	for at := range claimed {
+		shares[at] = 0
+	}
 	for _, node := range from.Claimable {
 		for _, amount := range node.Amounts {
-			at := NodeType{node.Node, amount.Type}
-			available, _ := from.available(at)
-			capacity := min(max(amount.Bytes, claimed[at]), available)
-			all = append(all, Capacity{Node: at.Node, Type: at.Type, Claimed: claimed[at], Capacity: capacity - capacity%Step(at.Type)})
+			shares[NodeType{node.Node, amount.Type}] = amount.Bytes
 		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(shares), NodeType.Compare) {
+		available, _ := from.available(at)
+		capacity := min(max(shares[at], claimed[at]), available)
+		all = append(all, Capacity{Node: at.Node, Type: at.Type, Claimed: claimed[at], Capacity: capacity - capacity%Step(at.Type)})
 	}
 	return all
 }

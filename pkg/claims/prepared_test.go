@@ -97,9 +97,6 @@ func TestClaimsBeyondTheShareAndTheNode(t *testing.T) {
 	if diff := cmp.Diff(want, prepared.Reserved(r.Claimable, r.Nodes)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]Capacity{{1, memorymanager.Memory, 16 * gi, 20 * gi}}, prepared.Excesses(r.Nodes)); diff != "" {
-		t.Error(diff)
-	}
 	capacities := []Capacity{{0, memorymanager.Memory, 8 * gi, 10 * gi}, {1, memorymanager.Memory, 16 * gi, 20 * gi}}
 	if diff := cmp.Diff(capacities, prepared.Capacities(r)); diff != "" {
 		t.Error(diff)

@@ -132,12 +132,24 @@ func (l *Ledger) limitsWithoutClaims() (limits []claims.Claimable) {
 	return limits
 }
 
-// noteLostClaims logs the nodes where claims have more than the node has, which happens when memory was unplugged.
+// noteLostClaims logs where claims have more than a node has for them.
 func (l *Ledger) noteLostClaims() {
-	for _, over := range l.state.Claims.Excesses(l.claimSupply().Nodes) {
-		sizes := quantity.LogApart(over.Claimed, over.Capacity)
-		l.note(Warn, "resource claims have more allocated on a node than it has",
-			map[string]any{"node": over.Node, "type": over.Type, "claimed": sizes[0], "has": sizes[1]}, nil)
+	supply := l.claimSupply()
+	for _, c := range l.state.Claims.Capacities(supply) {
+		if c.Claimed <= c.Capacity {
+			continue
+		}
+		text, sizes := "resource claims have more allocated on a node than it has for them", quantity.LogApart(c.Claimed, c.Capacity)
+		if l.allNodes.Has(c.Node) && !slices.ContainsFunc(supply.Nodes, func(n memorymanager.NodeCapacity) bool { return n.ID == c.Node }) {
+			text = "the configuration no longer has this NUMA node for resource claims: the claims prepared before keep its memory until their pods end"
+		}
+		var names []string
+		for _, claim := range l.Claims() {
+			if claims.Nodes(claim.Parts).Has(c.Node) {
+				names = append(names, claim.String())
+			}
+		}
+		l.note(Warn, text, map[string]any{"node": c.Node, "type": c.Type, "claimed": sizes[0], "has": sizes[1], "claims": strings.Join(names, ", ")}, nil)
 	}
 }
 

@@ -259,9 +259,9 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 	}{
 		{"16Gi", 7936 << 20, 15872<<20 - 7*claimGi, ""},
 		{"32Gi", 16128 << 20, 32256<<20 - 7*claimGi, ""},
-		{"8704Mi", 5 * claimGi, claimGi, ""}, // half of 8Gi is less than claims have
-		{"5632Mi", 3 * claimGi, 0, ""},       // pods have 2Gi of the 5Gi that claims have
-		{"4608Mi", 2 * claimGi, 0, "claimed 5Gi has 4Gi"},
+		{"8704Mi", 5 * claimGi, claimGi, ""},              // half of 8Gi is less than claims have
+		{"5632Mi", 3 * claimGi, 0, "claimed 5Gi has 3Gi"}, // pods have 2Gi of the 5Gi that claims have
+		{"4608Mi", 2 * claimGi, 0, "claimed 5Gi has 2Gi"},
 		{"16Gi", 7936 << 20, 15872<<20 - 7*claimGi, ""},
 	} {
 		_, resolved := resolvedOn(t, strings.Replace(twoNodes, "1, memory: 16Gi", "1, memory: "+step.memory, 1), yaml)
@@ -274,7 +274,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		}
 		warned := ""
 		for _, note := range effects.Notes {
-			if note.Text == "resource claims have more allocated on a node than it has" {
+			if note.Text == "resource claims have more allocated on a node than it has for them" {
 				warned = fmt.Sprint("claimed ", note.Fields["claimed"], " has ", note.Fields["has"])
 			}
 		}

@@ -1,9 +1,13 @@
 package ledger
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -255,6 +259,60 @@ func TestNodesOfAContainerThatTheStateFileLacks(t *testing.T) {
 		if got, want := placed(l, l.Step(time.Unix(1, 0), event), "web", "main"), "0-1: pinned under best-effort"; got != want {
 			t.Errorf("%q: got %q, want %q", yaml, got, want)
 		}
+	}
+}
+
+// A reload no longer has a node for claims. The log says so once, and status and verify see what the claim keeps until its pod ends.
+func TestClaimsOnANodeThatTheConfigurationNoLongerHas(t *testing.T) {
+	const gi = claimGi
+	const leftOut = "the configuration no longer has this NUMA node for resource claims: the claims prepared before keep its memory until their pods end"
+	for name, test := range map[string]struct {
+		machine, yaml, text string
+		has                 uint64
+	}{
+		"it is left out":           {yaml: "dra: {enabled: true}", text: leftOut},
+		"still for claims":         {yaml: confine + "\ndra: {enabled: true}", has: 16 * gi},
+		"for pods, too":            {yaml: "nodesWithoutCPUs: Include\ndra: {enabled: true}", has: 12 * gi},
+		"without a share":          {yaml: confine + "\ndra: {enabled: true, shares: [{numaNode: 2, limits: {memory: 0%}}]}", has: 12 * gi},
+		"its memory was unplugged": {machine: strings.Replace(thirdWithoutCPUs, "id: 2, memory: 16Gi", "id: 2, memory: 0", 1), yaml: confine + "\ndra: {enabled: true}", text: "resource claims have more allocated on a node than it has for them"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedgerOn(t, thirdWithoutCPUs, confine+"\ndra: {enabled: true}")
+			create := claimed(claimPod("web", ""), "main", 12*gi, claims.Ref{UID: "uid-a"})
+			l.after(PrepareClaim{claimOf("a", []string{"web"}, on(2, 12*gi))}, PrepareClaim{claimOf("b", nil, on(0, gi))}, create)
+			if test.machine == "" {
+				test.machine = thirdWithoutCPUs
+			}
+			_, resolved := resolvedOn(t, test.machine, test.yaml)
+			var got []string
+			for _, note := range l.after(Reconfigure{Config: resolved}).Notes {
+				if note.Fields["claims"] != nil {
+					got = append(got, fmt.Sprintf("%s %v", note.Text, note.Fields))
+				}
+			}
+			var want []string
+			if test.text != "" {
+				want = []string{test.text + " map[claimed:12Gi claims:default/a has:0 node:2 type:memory]"}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the log has %q, want %q", got, want)
+			}
+			shown := func() (of []claims.Capacity) {
+				for _, c := range l.View().Claimable {
+					if c.Node == 2 && c.Claimed > 0 {
+						of = append(of, c)
+					}
+				}
+				return of
+			}
+			if diff := cmp.Diff([]claims.Capacity{{Node: 2, Type: memorymanager.Memory, Capacity: test.has, Claimed: 12 * gi}}, shown()); diff != "" {
+				t.Error(diff)
+			}
+			l.after(EndContainer{ID: create.Container.ID}, UnprepareClaim{"uid-a"})
+			if left := shown(); left != nil {
+				t.Errorf("after its end: %+v", left)
+			}
+		})
 	}
 }
 

@@ -92,8 +92,8 @@ func lostClaims(n Node, r *Report) {
 		}
 		sizes := quantity.Apart(m.Claimed, m.Capacity)
 		r.find(Warning, "claims-above-node", nodeset.Of(m.Node).Named(),
-			fmt.Sprintf("resource claims have %s of %s, and the node has %s for them: memory was plugged out, or a pool of huge pages made smaller", sizes[0], m.Type, sizes[1]),
-			"plug it in again, or delete pods with claims on this node")
+			fmt.Sprintf("resource claims have %s of %s, and the node has %s for them: memory was plugged out, a pool of huge pages made smaller, or the node left out (nodesWithoutCPUs)", sizes[0], m.Type, sizes[1]),
+			"plug it in again, restore the configuration, or delete pods with claims on this node")
 	}
 }
 
