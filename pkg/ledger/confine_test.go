@@ -239,6 +239,54 @@ func TestConfinedContainersAreFoundAgain(t *testing.T) {
 	}
 }
 
+// TestConfinedAgainAfterARestart confines a running container, lets it on all nodes, restarts the plugin, and confines it again. The files tell
+// a container that was let on all nodes from one whose devices are on them only by the plugin that did it: a start with the key keeps both.
+func TestConfinedAgainAfterARestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, start string // the configuration that the first plugin ends with, and that of the second
+		usage         Usage  // while the first has the key
+		want          string // where the container is confined to once the second has the key
+	}{
+		"a start without the key":         {before: "", start: "", want: "0-1"},
+		"a start with the key":            {before: "", start: confine, want: "0-2"},
+		"a start with the key, still set": {before: confine, start: confine, want: "0-1"},
+		"more than may move, at first":    {before: confine, start: confine, usage: usage(1 << 30), want: "0-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mems := ""
+			sync := func(l *Ledger, used Usage) {
+				for _, u := range l.after(SyncContainers{IDs: []string{"web-main"}, Usage: map[string]Usage{l.containers["web-main"].Cgroup: used}}).Updates {
+					mems = u.CpusetMems
+				}
+			}
+			used := usage(0)
+			if test.usage.Bytes != nil {
+				used = test.usage
+			}
+			first := newLedgerOn(t, thirdWithoutCPUs, "")
+			create := claimed(claimPod("web", "burstable/"), "main", 2*claimGi)
+			first.after(create, StartContainer{Pod: create.Pod, Container: create.Container})
+			for _, yaml := range []string{confine, test.before} {
+				first.after(Reconfigure{Config: resolve(t, first, yaml)})
+				sync(first, used)
+			}
+
+			second := newLedgerOn(t, thirdWithoutCPUs, test.start)
+			c := create.Container
+			c.State, c.Resources.Mems = Running, mems
+			found := Synchronize{Pods: []Pod{create.Pod}, Containers: []Container{c}}
+			found.Found.Files = map[string]Files{c.ID: {Mems: &mems, Journaled: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}}
+			second.after(found)
+			sync(second, usage(0))
+			second.after(Reconfigure{Config: resolve(t, second, confine)})
+			sync(second, usage(0))
+			if got := second.containers["web-main"].Confined.String(); got != test.want || mems != test.want {
+				t.Errorf("confined to %s and cpuset.mems %s, want %s", got, mems, test.want)
+			}
+		})
+	}
+}
+
 // TestNodesOfAContainerThatTheStateFileLacks starts the plugin beside a container with an allocation that could not be written to the state
 // file, and one that was created while the plugin was away.
 func TestNodesOfAContainerThatTheStateFileLacks(t *testing.T) {
