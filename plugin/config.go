@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -118,6 +119,8 @@ type checkedNode struct {
 	Reserved    uint64 `json:"reserved"`
 	HugePages   uint64 `json:"hugePages"`
 	Allocatable uint64 `json:"allocatable"`
+	// ForClaims is what resource claims may have of Allocatable; nil unless the configuration enables claims.
+	ForClaims *uint64 `json:"forClaims,omitempty"`
 }
 
 // orStdin is how a file is named and read: "-" is standard input.
@@ -144,7 +147,7 @@ func (o *apiOptions) checkConfig(file string, m machine.Machine, in io.Reader) (
 	for _, one := range strictyaml.List(err) {
 		c.Errors = append(c.Errors, one.Error())
 	}
-	for _, node := range resolved.Nodes {
+	for _, node := range slices.Concat(resolved.Nodes, resolved.ClaimNodes) {
 		n := checkedNode{ID: node.ID, Total: node.Total}
 		for _, amount := range node.Reserved {
 			if amount.Type == memorymanager.Memory {
@@ -155,8 +158,14 @@ func (o *apiOptions) checkConfig(file string, m machine.Machine, in io.Reader) (
 			n.HugePages += pool.PageSize * pool.Count
 		}
 		n.Allocatable = n.Total - n.Reserved - n.HugePages
+		for _, claimable := range resolved.Claimable {
+			if claimable.Node == n.ID {
+				n.ForClaims = new(claimable.Amounts.Of(memorymanager.Memory))
+			}
+		}
 		c.Nodes = append(c.Nodes, n)
 	}
+	slices.SortFunc(c.Nodes, func(a, b checkedNode) int { return a.ID - b.ID })
 	return c, err
 }
 
@@ -171,11 +180,15 @@ func writeChecked(to io.Writer, all []checked) error {
 			fmt.Fprintf(table, "warning: %s\n", warning)
 		}
 		fmt.Fprintf(table, "%s is valid.\n", c.File)
-		if len(c.Nodes) > 0 {
-			fmt.Fprintln(table, "NODE\tTOTAL\tRESERVED\tHUGE PAGES\tALLOCATABLE")
-		}
-		for _, n := range c.Nodes {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", n.ID, quantity.Short(n.Total), quantity.Short(n.Reserved), quantity.Short(n.HugePages), quantity.Short(n.Allocatable))
+		for i, n := range c.Nodes {
+			title, forClaims := "", ""
+			if n.ForClaims != nil {
+				title, forClaims = "\tFOR CLAIMS", "\t"+quantity.Short(*n.ForClaims)
+			}
+			if i == 0 {
+				fmt.Fprintln(table, "NODE\tTOTAL\tRESERVED\tHUGE PAGES\tALLOCATABLE"+title)
+			}
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s%s\n", n.ID, quantity.Short(n.Total), quantity.Short(n.Reserved), quantity.Short(n.HugePages), quantity.Short(n.Allocatable), forClaims)
 		}
 		table.Flush()
 	}

@@ -46,6 +46,41 @@ NODE  TOTAL    RESERVED  HUGE PAGES  ALLOCATABLE
 	}
 }
 
+// Nodes for claims alone are in the table, too, in the order of the nodes; what claims may have is a part of what is allocatable.
+func TestConfigCheckShowsNodesForClaims(t *testing.T) {
+	t.Parallel()
+	machine := filepath.Join(t.TempDir(), "machine.yaml")
+	must(t, os.WriteFile(machine, []byte("nodes:\n- {id: 0, memory: 16Gi, cpus: 0-7}\n- {id: 1, memory: 32Gi}\n- {id: 2, memory: 16Gi, cpus: 8-15, hugepages: {2Mi: 512}}\n"), 0o600))
+	const confine = "nodesWithoutCPUs: Confine\nkubeReserved: {memory: 1948Mi}\n"
+	for yaml, want := range map[string]string{
+		confine + "dra: {enabled: true}": `NODE  TOTAL  RESERVED  HUGE PAGES  ALLOCATABLE  FOR CLAIMS
+0     16Gi   1Gi       0           15Gi         7.5Gi
+1     32Gi   0         0           32Gi         32Gi
+2     16Gi   1Gi       1Gi         14Gi         7Gi
+`,
+		confine + "dra: {enabled: true, shares: [{limits: {memory: 0}}]}": `NODE  TOTAL  RESERVED  HUGE PAGES  ALLOCATABLE  FOR CLAIMS
+0     16Gi   1Gi       0           15Gi         0
+1     32Gi   0         0           32Gi         0
+2     16Gi   1Gi       1Gi         14Gi         0
+`,
+		confine: `NODE  TOTAL  RESERVED  HUGE PAGES  ALLOCATABLE
+0     16Gi   1Gi       0           15Gi
+2     16Gi   1Gi       1Gi         14Gi
+`,
+	} {
+		code, out, errOut := runConfig(t, "check", configFile(t, yaml), "--machine", machine)
+		if _, table, _ := strings.Cut(out, "is valid.\n"); code != exitOK || table != want || errOut != "" {
+			t.Errorf("%s: exit %d, error %q, printed\n%s\nwant\n%s", yaml, code, errOut, out, want)
+		}
+		var all []checked
+		_, asJSON, _ := runConfig(t, "check", configFile(t, yaml), "--machine", machine, "-o", "json")
+		must(t, json.Unmarshal([]byte(asJSON), &all))
+		if claimed := strings.Contains(want, "32Gi\n"); claimed && (all[0].Nodes[1].ID != 1 || *all[0].Nodes[1].ForClaims != 32<<30) || strings.Contains(asJSON, "forClaims") != strings.Contains(want, "CLAIMS") {
+			t.Errorf("%s: %s", yaml, asJSON)
+		}
+	}
+}
+
 func TestConfigCheckPrintsWarnings(t *testing.T) {
 	t.Parallel()
 	code, out, _ := runConfig(t, "check", configFile(t, "kubeReserved: {memory: 1Gi}"), "--machine", "../testdata/machines/four-unequal.yaml")
