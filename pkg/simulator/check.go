@@ -16,6 +16,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -134,8 +135,10 @@ func (o object) checkResources(path string, resources corev1.ResourceRequirement
 		isHugepages := strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 		hugepages = hugepages || isHugepages
 		switch {
-		case isHugepages && (!limited || request.Cmp(limit) != 0):
-			return o.errorf(at, "%s must equal its limit (%s): huge pages cannot be overcommitted", request.String(), limit.String())
+		case (isHugepages || extended(name)) && !limited:
+			return o.errorf(at, "%s must equal its limit (none): %s", request.String(), notOvercommitted)
+		case (isHugepages || extended(name)) && request.Cmp(limit) != 0:
+			return o.errorf(at, "%s must equal its limit (%s): %s", request.String(), limit.String(), notOvercommitted)
 		case limited && request.Cmp(limit) > 0:
 			return o.errorf(at, "%s is more than the limit of %s", request.String(), limit.String())
 		}
@@ -148,7 +151,17 @@ func (o object) checkResources(path string, resources corev1.ResourceRequirement
 	return nil
 }
 
-// checkList checks quantities of bytes and of extended resources: they are whole, and huge pages are whole pages.
+// resourceNames are what containers and pods can ask for.
+var resourceNames = []string{"cpu", "memory", "ephemeral-storage", "hugepages-<size>", "DOMAIN/NAME"}
+
+const notOvercommitted = "huge pages and extended resources cannot be overcommitted"
+
+// extended reports whether a resource is not Kubernetes' own: that of a device plugin, for example.
+func extended(name corev1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
+}
+
+// checkList checks names of resources, and quantities of bytes and of extended resources: they are whole, and huge pages are whole pages.
 func (o object) checkList(path string, list corev1.ResourceList) error {
 	for name, quantity := range list {
 		at := path + "." + string(name)
@@ -157,7 +170,10 @@ func (o object) checkList(path string, list corev1.ResourceList) error {
 		if (isHugepages || name == corev1.ResourceMemory) && !whole(quantity) {
 			return o.errorf(at, "%s is not a whole number of bytes", text)
 		}
-		if strings.Contains(string(name), "/") && !whole(quantity) { // an extended resource
+		if !isHugepages && !strings.Contains(string(name), "/") && !slices.Contains(resourceNames, string(name)) {
+			return o.errorf(at, "%q is not a resource of Kubernetes%s", name, spelling.HintOr(string(name), resourceNames))
+		}
+		if extended(name) && !whole(quantity) {
 			return o.errorf(at, "%s is not a whole number", text)
 		}
 		if isHugepages {
