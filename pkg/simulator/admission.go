@@ -72,6 +72,13 @@ func NewAdmission(of machine.Description, resolved config.Resolved) (*Admission,
 			memory -= bytes
 		}
 	}
+	for _, list := range []map[string]string{resolved.Config.KubeReserved, resolved.Config.SystemReserved} {
+		for name, text := range list {
+			if bytes, err := quantity.Parse(text); err == nil && strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) {
+				a.allocatable[corev1.ResourceName(name)] = max(a.allocatable[corev1.ResourceName(name)]-int64(bytes), 0)
+			}
+		}
+	}
 	a.allocatable[corev1.ResourceMemory] = max(memory, 0)
 	if of.CPUManagerPolicy == machine.CPUsStatic {
 		a.cpus, err = newCPUManager(of, resolved.Config, reserved)
