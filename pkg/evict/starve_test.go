@@ -80,16 +80,24 @@ func TestManyRejectionsHideNoWait(t *testing.T) {
 	}
 }
 
-// A pod that is placed while the API server answers stays.
+// A pod that is placed while the API server answers stays, and so does one whose node begins a dry run then.
 func TestPlacedWhileTheServerAnswers(t *testing.T) {
 	t.Parallel()
-	n := newNode(5 * time.Minute)
-	n.create("web-1", "web", "ReplicaSet")
-	n.API = altered{node: n, get: func(string) {
-		n.view = &ledger.View{Config: n.view.Config, Rejections: n.view.Rejections,
-			Pods: []*ledger.PodView{{UID: "uid-web-1", Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running}}}}}
-	}}
-	if n.refused(6 * time.Minute); len(n.done) != 0 {
-		t.Errorf("evicted %q, want nothing", n.done)
+	for name, change := range map[string]func(*ledger.View){
+		"placed": func(v *ledger.View) {
+			v.Pods = []*ledger.PodView{{UID: "uid-web-1", Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running}}}}
+		},
+		"rolled back": func(v *ledger.View) { v.Config.Config.RolledBack = true },
+	} {
+		n := newNode(5 * time.Minute)
+		n.create("web-1", "web", "ReplicaSet")
+		n.API = altered{node: n, get: func(string) {
+			view := &ledger.View{Config: n.view.Config, Rejections: n.view.Rejections}
+			change(view)
+			n.view = view
+		}}
+		if n.refused(6 * time.Minute); len(n.done) != 0 {
+			t.Errorf("%s: evicted %q, want nothing", name, n.done)
+		}
 	}
 }
