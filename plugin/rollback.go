@@ -129,11 +129,15 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	if err != nil {
 		return commandline.Failed(err)
 	}
-	actions, err := protect.Rollback(ctx, journal, tree, o.units(), dryRun)
+	restoring, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	actions, err := protect.Rollback(restoring, journal, tree, o.units(), dryRun)
 	for _, line := range linesOf(actions, dryRun) {
 		fmt.Fprintln(out, line)
 	}
-	if e := journal.Close(ctx); e != nil && !dryRun {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), journalTimeout)
+	defer cancel()
+	if e := journal.Close(closing); e != nil && !dryRun {
 		err = errors.Join(err, fmt.Errorf("writing the journal: %w", e))
 	}
 	if err != nil {
@@ -145,16 +149,17 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	return nil
 }
 
-// rollbackTimeout bounds the rollback of a daemon that ends, within the 30 s that Kubernetes gives it.
-const rollbackTimeout = 20 * time.Second
+const (
+	// restoreTimeout is how long files and systemd may take, and journalTimeout the journal: a daemon that ends has 30 s from Kubernetes.
+	restoreTimeout = 15 * time.Second
+	journalTimeout = 5 * time.Second
+)
 
 // rollback takes everything back when the daemon ends (onTermination: Rollback), unless another one goes on with its state folder.
 func (d *daemon) rollback() error {
-	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-	defer cancel()
 	lines := d.log.WriterLevel(logrus.InfoLevel)
 	defer lines.Close()
-	err := rollback(ctx, d.options.hostOptions, false, lines)
+	err := rollback(context.Background(), d.options.hostOptions, false, lines)
 	if errors.Is(err, checkpoint.ErrInUse) {
 		d.log.WithError(err).Info("the written values are kept for the daemon that has the state folder now")
 		return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
@@ -164,4 +168,31 @@ func TestARollbackHidesNoBadConfiguration(t *testing.T) {
 	wantAll(t, h.ask(0, "status"), "nonsense")
 	h.ask(0, "rollback", "--resume")
 	wantAll(t, h.ask(0, "status"), "nonsense")
+}
+
+// writtenFile is a host with one written file, and no daemon.
+func writtenFile(t *testing.T) hostOptions {
+	t.Helper()
+	o := hostOptions{stateDir: t.TempDir(), cgroups: t.TempDir(), plainCgroups: true}
+	cgroups.Fill(t, o.cgroups, map[string]string{"kubepods/pod1/a/memory.low": "4096"})
+	journal, _, err := protect.OpenJournal(o.stateDir)
+	must(t, err)
+	journal.Note(protect.Entry{Cgroup: "kubepods/pod1/a", Knob: cgroup.MemoryLow})
+	must(t, journal.Close(t.Context()))
+	return o
+}
+
+// The journal is written although nobody waits any more, for what is restored would be restored again.
+func TestAnInterruptedRollbackIsInTheJournal(t *testing.T) {
+	t.Parallel()
+	o := writtenFile(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out strings.Builder
+	must(t, rollback(ctx, o, false, &out))
+	out.Reset()
+	must(t, rollback(t.Context(), o, false, &out))
+	if got := out.String(); got != "nothing to restore\n" {
+		t.Errorf("the second time: %s", got)
+	}
 }

@@ -23,52 +23,43 @@ const (
 )
 
 // Rollback restores all written files and systemd properties, as protect.Rollback does. Until Resume or the end of the process nothing more is
-// written, and decisions are those of a dry run. Actions with an error failed within rollbackWait; Run retries them. Rollback itself fails if
-// there is no journal or a cgroup does not answer.
+// written, and decisions are those of a dry run. Actions with an error failed or hang within rollbackWait; Run retries them. Rollback itself
+// fails if there is no journal.
 func (a *Agent) Rollback(ctx context.Context) ([]protect.Action, error) {
 	if a.journal == nil {
 		return nil, fmt.Errorf("what was written on this node is not known: %s", a.unusable[protect.JournalFile])
 	}
 	ctx, cancel := context.WithTimeout(ctx, rollbackWait)
 	defer cancel()
-	planned, restored := make(chan struct{}), make(chan []protect.Action, 1)
-	var plan []protect.Action
-	go func() { plan = a.toRestore(ctx); close(planned) }()
-	select {
-	case <-planned:
-	case <-time.After(planWait): // a file hangs
-	}
+	planning, stop := context.WithTimeout(ctx, planWait)
+	defer stop()
+	plan := a.toRestore(planning)
 	a.setRolledBack(ctx, true)
 	a.log.Warn("rolled back: nothing is written until the rollback is ended, or the plugin is restarted")
-	go func() {
-		restoring, stop := context.WithTimeout(ctx, restoreWait)
-		defer stop()
-		err := a.restoreAll(restoring)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = errNotRestored
-		}
-		left := a.toRestore(ctx)
-		for i := range left {
-			left[i].Err = cmp.Or(left[i].Err, err, errNotRestored)
-		}
-		<-planned
-		restored <- merged(plan, left)
-	}()
+	restoring, stop := context.WithTimeout(ctx, restoreWait)
+	defer stop()
+	restored := make(chan error, 1)
+	go func() { restored <- a.restoreAll(restoring) }()
+	var err error
 	select {
-	case actions := <-restored:
-		return actions, nil
-	case <-ctx.Done():
+	case err = <-restored:
+	case <-restoring.Done(): // a file hangs
 	}
-	select { // both may be ready
-	case actions := <-restored:
-		return actions, nil
-	default:
-		return nil, fmt.Errorf("nothing is written any more, but a cgroup has not answered within %v: what was written is still being taken back", rollbackWait)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errNotRestored
 	}
+	left := a.toRestore(ctx)
+	for i := range left {
+		left[i].Err = cmp.Or(left[i].Err, err, errNotRestored)
+	}
+	return merged(plan, left), nil
 }
 
-// merged returns the planned actions. An action that is left replaces the planned one of its file.
+// merged returns the planned actions. An action that is left replaces the planned one of its file; all others are done, also if their plan failed.
 func merged(actions, left []protect.Action) []protect.Action {
+	for i := range actions {
+		actions[i].Err = nil
+	}
 	for _, x := range left {
 		if !x.Gone {
 			same := func(y protect.Action) bool { return y.Cgroup == x.Cgroup && y.Knob == x.Knob }

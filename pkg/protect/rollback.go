@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -30,39 +31,66 @@ type Action struct {
 // known, else to the kernel's default, and cpuset.mems to the nodes of the parent. Children come before parents, so that no parent has less
 // protection than its children. u may be nil. Rollback can be repeated and is safe while pods run. With dryRun it only returns the actions.
 // The error joins those of the actions. Flush the journal afterwards.
+//
+// A file that hangs delays the next ones by WriteLimit at most, and all that hang together by twice as much. It has until the end of ctx.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup), groupFirst(a.Knob)-groupFirst(b.Knob))
 	})
 	var actions []Action
-	var errs []error
-	for _, e := range entries {
-		a := restore(ctx, e, t, u, dryRun)
-		if a.Err == nil && !dryRun {
-			j.forget(e.Cgroup, e.Knob, false)
+	late := map[int]chan Action{}
+	for i, e := range entries {
+		a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
+		a.To = cmp.Or(e.Restore, a.Knob.Format(a.Knob.Default()))
+		restored := make(chan Action, 1)
+		go func() {
+			a := a.restore(ctx, t, u, dryRun)
+			if a.Err == nil && !dryRun {
+				j.forget(e.Cgroup, e.Knob, false)
+			}
+			restored <- a
+		}()
+		select {
+		case a = <-restored:
+		case <-time.After(WriteLimit >> len(late)):
+			a.Err = fmt.Errorf("%s of cgroup %s hangs: its read or write has not returned", e.Knob, e.Cgroup)
+			late[i] = restored
 		}
 		actions = append(actions, a)
+	}
+	for i, restored := range late {
+		select {
+		case actions[i] = <-restored:
+		case <-ctx.Done():
+			select {
+			case actions[i] = <-restored: // both were ready
+			default:
+			}
+		}
+	}
+	var errs []error
+	for _, a := range actions {
 		errs = append(errs, a.Err)
 	}
 	return actions, errors.Join(errs...)
 }
 
-func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun bool) Action {
-	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
-	there, err := t.Exists(e.Cgroup)
+func (a Action) restore(ctx context.Context, t *cgroupfs.Tree, u Units, dryRun bool) Action {
+	there, err := t.Exists(a.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
+		a.To = ""
 		return a
 	}
 	var leaves []string
-	if leaves, a.Err = a.plan(t, e.Restore); a.Err != nil || dryRun {
+	if leaves, a.Err = a.plan(t); a.Err != nil || dryRun {
 		return a
 	}
-	if u != nil && e.Unit != "" && property[e.Knob] != "" {
+	if u != nil && a.Unit != "" && property[a.Knob] != "" {
 		a.Err = a.resetUnit(ctx, t, u)
 	}
 	for _, leaf := range leaves {
-		err := t.Write(leaf, e.Knob, a.To)
+		err := t.Write(leaf, a.Knob, a.To)
 		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroupfs.ErrOwn) {
 			continue // it has ended, or ends with this process
 		}
@@ -71,12 +99,11 @@ func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun boo
 	return a
 }
 
-// plan sets From and To, and returns the cgroups to write in order.
-func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err error) {
+// plan sets From, and To of cpuset.mems, and returns the cgroups to write in order.
+func (a *Action) plan(t *cgroupfs.Tree) (leaves []string, err error) {
 	if leaves, err = t.Leaves(a.Cgroup); err != nil {
 		return nil, fmt.Errorf("find what to restore: %w", err)
 	}
-	a.To = cmp.Or(restore, a.Knob.Format(a.Knob.Default()))
 	switch a.Knob {
 	case cgroup.MemoryMin, cgroup.MemoryLow:
 		slices.Reverse(leaves) // protection is lowered from the inside out

@@ -1,12 +1,15 @@
 package protect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -165,6 +168,56 @@ func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 		if _, err := Rollback(t.Context(), n.journal, n.Tree, u, false); err != nil || len(n.journal.Entries()) > 0 {
 			t.Errorf("%v: %v, %v", u.err, err, n.journal.Entries())
 		}
+	}
+}
+
+// Files that hang are named, and all others are restored: those of the same container, and of its parents.
+func TestRollbackBesideFilesThatHang(t *testing.T) {
+	for name, hangs := range map[string]func(dir, file string) bool{
+		"one file":          func(dir, file string) bool { return dir == plainB && file == "memory.low" },
+		"all of containers": func(dir, _ string) bool { return strings.HasPrefix(dir, plainB) || strings.HasPrefix(dir, scopeA) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := written(t, nil)
+				answers := make(chan bool)
+				tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(dir, file string) error {
+					if hangs(dir, file) {
+						<-answers
+					}
+					return nil
+				}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer tree.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				began := time.Now()
+				actions, err := Rollback(ctx, n.journal, tree, nil, false)
+				if took := time.Since(began); took != 5*time.Second {
+					t.Errorf("returned after %v", took)
+				}
+				left := map[Entry]bool{}
+				for _, e := range n.journal.Entries() {
+					left[e] = true
+				}
+				for _, a := range actions {
+					hung := hangs(a.Cgroup, string(a.Knob))
+					want := fmt.Sprintf("%s of cgroup %s hangs: its read or write has not returned", a.Knob, a.Cgroup)
+					if got := fmt.Sprint(a.Err); hung != (got == want) || !hung && a.Err != nil || !strings.Contains(err.Error(), want) == hung {
+						t.Errorf("%s of %s: %v; the error is %v", a.Knob, a.Cgroup, a.Err, err)
+					}
+					if left[Entry{a.Cgroup, a.Knob, a.Unit, ""}] != hung {
+						t.Errorf("%s of %s: the journal has %v", a.Knob, a.Cgroup, left)
+					}
+				}
+				if len(actions) != 11 || content(t, n.Tree, "kubepods/memory.min") != "0" {
+					t.Errorf("not everything else is restored: %+v", actions)
+				}
+				close(answers)
+			})
+		})
 	}
 }
 
