@@ -56,6 +56,7 @@ type Journal struct {
 // journalRecord holds the entries of one cgroup.
 type journalRecord struct {
 	knobs map[cgroup.Knob]string // with Entry.Restore
+	found map[cgroup.Knob]string // see restoring
 	unit  string
 	noted int64 // seconds since 1970
 	seen  bool  // prune has found the cgroup
@@ -108,9 +109,10 @@ func (j *Journal) Note(e Entry) bool {
 		c = journalRecord{knobs: make(map[cgroup.Knob]string, 1), noted: j.now().Unix()}
 	}
 	restore, there := c.knobs[e.Knob]
-	if there && (e.Unit == "" || c.unit == e.Unit) {
+	if there && (e.Unit == "" || c.unit == e.Unit) && c.found[e.Knob] == "" {
 		return false
 	}
+	delete(c.found, e.Knob)
 	if !there && e.Restore != "" {
 		restore, _ = restorable(e.Knob, e.Restore)
 	}
@@ -174,6 +176,25 @@ func restorable(knob cgroup.Knob, text string) (string, error) {
 	return knob.Format(bytes), nil
 }
 
+// restoring records the text of a file before its kubelet's value is restored, and reports whether to restore it. If an earlier rollback found
+// another text, it has restored the file and was killed before the journal had that: the text is the kubelet's, perhaps a newer one.
+func (j *Journal) restoring(ctx context.Context, dir string, knob cgroup.Knob, text string) bool {
+	j.mu.Lock()
+	c := j.cgroups[dir]
+	found := c.found[knob]
+	if found == "" && c.knobs[knob] != "" {
+		if c.found == nil {
+			c.found = make(map[cgroup.Knob]string, 1)
+		}
+		c.found[knob] = text
+		j.cgroups[dir] = c
+		j.submit(dir)
+	}
+	j.mu.Unlock()
+	_ = j.file.Await(ctx, j.file.Flush()) // a journal that cannot be written stops nothing
+	return found == "" || found == text
+}
+
 // forget drops a knob that has been restored. Where its file holds the kernel's default, one in which the kubelet wants another value
 // stays.
 func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {
@@ -184,6 +205,7 @@ func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {
 		return
 	}
 	delete(all, knob)
+	delete(j.cgroups[dir].found, knob)
 	if len(all) == 0 {
 		delete(j.cgroups, dir)
 	}

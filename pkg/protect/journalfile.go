@@ -27,6 +27,7 @@ type journalLine struct {
 	Seen   bool          `json:"seen,omitempty"`
 	// Restore holds the kubelet's values that are not the kernel's default. Older releases skip the field and restore the default.
 	Restore map[cgroup.Knob]string `json:"restore,omitempty"`
+	Found   map[cgroup.Knob]string `json:"found,omitempty"`
 }
 
 func encodeJournal(cgroups map[string]journalRecord) []byte {
@@ -43,7 +44,7 @@ func (c journalRecord) line(dir string) journalLine {
 	restore := maps.Clone(c.knobs)
 	maps.DeleteFunc(restore, func(_ cgroup.Knob, text string) bool { return text == "" })
 	return journalLine{
-		Cgroup: dir, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted, Seen: c.seen, Restore: restore,
+		Cgroup: dir, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted, Seen: c.seen, Restore: restore, Found: c.found,
 	}
 }
 
@@ -94,7 +95,7 @@ func (line journalLine) decode(cgroups map[string]journalRecord) (unknown error)
 	if !cgroup.Inside(line.Cgroup) {
 		return fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
 	}
-	c := journalRecord{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen}
+	c := journalRecord{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen, found: line.Found}
 	for _, knob := range line.Knobs {
 		if !slices.Contains(knobs[:], knob) {
 			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))

@@ -45,7 +45,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 		a.To = cmp.Or(e.Restore, a.Knob.Format(a.Knob.Default()))
 		restored := make(chan Action, 1)
 		go func() {
-			a := a.restore(ctx, t, u, dryRun)
+			a := a.restore(ctx, j, t, u, dryRun)
 			if a.Err == nil && !dryRun {
 				j.forget(e.Cgroup, e.Knob, false)
 			}
@@ -76,7 +76,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	return actions, errors.Join(errs...)
 }
 
-func (a Action) restore(ctx context.Context, t *cgroupfs.Tree, u Units, dryRun bool) Action {
+func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) Action {
 	there, err := t.Exists(a.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
 		a.To = ""
@@ -85,6 +85,9 @@ func (a Action) restore(ctx context.Context, t *cgroupfs.Tree, u Units, dryRun b
 	var leaves []string
 	if leaves, a.Err = a.plan(t); a.Err != nil || dryRun {
 		return a
+	}
+	if a.KubeletValue && !j.restoring(ctx, a.Cgroup, a.Knob, a.From) {
+		a.To = a.From // systemd gets it too
 	}
 	if u != nil && a.Unit != "" && property[a.Knob] != "" {
 		a.Err = a.resetUnit(ctx, t, u)

@@ -171,6 +171,64 @@ func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 	}
 }
 
+// A rollback that was killed after a write, and before the journal had that, is done again. By then the kubelet may have written a newer value.
+func TestRollbackAfterOneThatWasKilled(t *testing.T) {
+	for name, test := range map[string]struct {
+		before string // the kubelet's value that the journal has
+		holds  string // the file, at the second rollback
+		daemon bool   // has written the file between the two
+		want   string
+	}{
+		"it is restored":                    {"120", "120", false, "120"},
+		"the kubelet has written it since":  {"120", "200", false, "200"},
+		"it was killed before the write":    {"120", "100", false, "120"},
+		"a daemon has written it since":     {"120", "150", true, "120"},
+		"the kubelet's value was not known": {"", "200", false, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			put(t, n.Root(), map[string]string{sliceG + "/memory.min": "100"})
+			e := Entry{sliceG, cgroup.MemoryMin, cgroup.Unit(sliceG), test.before}
+			n.journal.Note(e)
+			if err := n.journal.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			killed := t.TempDir()
+			tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnWrite(func(cgroupfs.Write) {
+				data, err := os.ReadFile(n.journal.path)
+				if err != nil {
+					t.Error(err)
+				}
+				put(t, killed, map[string]string{JournalFile: string(data)})
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tree.Close()
+			if _, err := Rollback(t.Context(), n.journal, tree, nil, false); err != nil || content(t, tree, sliceG+"/memory.min") == "100" {
+				t.Fatal(err)
+			}
+			put(t, n.Root(), map[string]string{sliceG + "/memory.min": test.holds})
+			j := openJournal(t, killed)
+			if test.daemon && j.Note(e) {
+				t.Error("the journal has lost the entry")
+			}
+			u := &units{}
+			actions, err := Rollback(t.Context(), j, n.Tree, u, false)
+			if len(actions) != 1 || actions[0].To != test.want || err != nil {
+				t.Errorf("%+v, %v", actions, err)
+			}
+			if got := content(t, n.Tree, sliceG+"/memory.min"); got != test.want {
+				t.Errorf("the file holds %s, want %s", got, test.want)
+			}
+			wantWrites(t, u.calls, "kubepods-podg.slice memory.min="+test.want)
+			if left := j.Entries(); len(left) > 0 {
+				t.Errorf("the journal has %v", left)
+			}
+		})
+	}
+}
+
 // Files that hang are named, and all others are restored: those of the same container, and of its parents.
 func TestRollbackBesideFilesThatHang(t *testing.T) {
 	for name, hangs := range map[string]func(dir, file string) bool{
