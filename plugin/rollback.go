@@ -135,13 +135,17 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	for _, line := range linesOf(actions, dryRun) {
 		fmt.Fprintln(out, line)
 	}
+	if err != nil {
+		err = errors.New("not everything could be restored; what is left stays in the journal")
+	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), journalTimeout)
 	defer cancel()
 	if e := journal.Close(closing); e != nil && !dryRun {
-		err = errors.Join(err, fmt.Errorf("writing the journal: %w", e))
+		path := filepath.Join(o.stateDir, protect.JournalFile)
+		err = errors.Join(err, fmt.Errorf("the lines above say what was restored, but the journal %s still has all of it: %w", path, e))
 	}
 	if err != nil {
-		return commandline.Failed(errors.New("not everything could be restored; what is left stays in the journal"))
+		return commandline.Failed(err)
 	}
 	if damage != nil {
 		return commandline.Failed(fmt.Errorf("the journal of written files cannot be read in full, and what is not known of it is not restored: %w", damage))

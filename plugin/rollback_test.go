@@ -170,14 +170,16 @@ func TestARollbackHidesNoBadConfiguration(t *testing.T) {
 	wantAll(t, h.ask(0, "status"), "nonsense")
 }
 
-// writtenFile is a host with one written file, and no daemon.
-func writtenFile(t *testing.T) hostOptions {
+// writtenFiles is a host with two written files, and no daemon.
+func writtenFiles(t *testing.T) hostOptions {
 	t.Helper()
 	o := hostOptions{stateDir: t.TempDir(), cgroups: t.TempDir(), plainCgroups: true}
-	cgroups.Fill(t, o.cgroups, map[string]string{"kubepods/pod1/a/memory.low": "4096"})
+	cgroups.Fill(t, o.cgroups, map[string]string{"kubepods/pod1/a/memory.low": "4096", "kubepods/pod1/a/memory.min": "8192"})
 	journal, _, err := protect.OpenJournal(o.stateDir)
 	must(t, err)
-	journal.Note(protect.Entry{Cgroup: "kubepods/pod1/a", Knob: cgroup.MemoryLow})
+	for _, knob := range []cgroup.Knob{cgroup.MemoryLow, cgroup.MemoryMin} {
+		journal.Note(protect.Entry{Cgroup: "kubepods/pod1/a", Knob: knob})
+	}
 	must(t, journal.Close(t.Context()))
 	return o
 }
@@ -185,7 +187,7 @@ func writtenFile(t *testing.T) hostOptions {
 // The journal is written although nobody waits any more, for what is restored would be restored again.
 func TestAnInterruptedRollbackIsInTheJournal(t *testing.T) {
 	t.Parallel()
-	o := writtenFile(t)
+	o := writtenFiles(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out strings.Builder
@@ -194,5 +196,36 @@ func TestAnInterruptedRollbackIsInTheJournal(t *testing.T) {
 	must(t, rollback(t.Context(), o, false, &out))
 	if got := out.String(); got != "nothing to restore\n" {
 		t.Errorf("the second time: %s", got)
+	}
+}
+
+// The error names the journal that cannot be written and the cause, and does not say of what is restored that it is not.
+func TestARollbackWhoseJournalCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fails    bool // to restore the file
+		out, err string
+	}{
+		"all is restored": {false, `restored kubepods/pod1/a/memory.low: "4096" to "0"`, ""},
+		"not all is":      {true, "FAILED   kubepods/pod1/a/memory.low: ", "not everything could be restored; what is left stays in the journal\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := writtenFiles(t)
+			journal := filepath.Join(o.stateDir, protect.JournalFile)
+			must(t, os.Mkdir(journal+".tmp", 0o700))
+			if file := filepath.Join(o.cgroups, "kubepods/pod1/a/memory.low"); test.fails {
+				must(t, os.Remove(file))
+				must(t, os.Mkdir(file, 0o700))
+			}
+			var out strings.Builder
+			err := rollback(t.Context(), o, false, &out)
+			wantAll(t, out.String(), test.out, `restored kubepods/pod1/a/memory.min: "8192" to "0"`)
+			want := test.err + "the lines above say what was restored, but the journal " + journal + " still has all of it: " +
+				"write the journal of written knobs: open " + journal + ".tmp: is a directory"
+			if err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		})
 	}
 }
