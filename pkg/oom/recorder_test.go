@@ -606,6 +606,47 @@ func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 	}
 }
 
+// While a pod's files cannot be read, a kill in it is counted for nobody, and the log says so once. Afterwards it is told once.
+func TestWhatCannotBeReadWhileWatched(t *testing.T) {
+	for name, unread := range map[string]string{"the victim": besideID, "one beside it": appDir, "the pod": podDir} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			failing := ""
+			r := h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
+				if dir == failing {
+					return syscall.EMFILE
+				}
+				return nil
+			}))
+			r.begin(noon)
+			r.pods[podDir].watched = true
+			for i, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
+				failing = unread
+				h.events(besideID, i+1, i+1, i+1, 0)
+				h.events(podDir, 0, i+1, i+1, 0)
+				h.look(r, at)
+				r.lookAtUnwatched(at.Add(time.Minute))
+				r.judge(at.Add(2 * time.Minute))
+				h.expect("")
+				if lines := h.log.AllEntries(); len(lines) != 1 || !strings.HasPrefix(lines[0].Message, "OOM kills in this pod get no verdict until") ||
+					lines[0].Data["pod"] != "shop/web" || lines[0].Data["error"] == nil {
+					t.Errorf("the log has %v", lines)
+				}
+				failing = ""
+				r.lookAtUnwatched(at.Add(3 * time.Minute))
+				r.judge(at.Add(4 * time.Minute))
+				if v := h.verdicts; len(v) != 1 || !v[0].After.IsZero() {
+					t.Errorf("%+v", v)
+				}
+				h.expect("beside 1 container unknown by web/beside")
+				h.log.Reset()
+			}
+			h.look(r, noon.Add(3*time.Hour))
+			h.expect("")
+		})
+	}
+}
+
 func TestPodsThatComeAndGo(t *testing.T) {
 	h := newHost(t)
 	pods := h.view.Pods

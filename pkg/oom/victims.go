@@ -34,12 +34,14 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	}
 	before := maps.Clone(r.file.Known)
 	victims, whole, unread := r.victims(p, now, since, away) // first of all: the runtime removes the cgroup of a container that has ended
-	if away && unread {
+	if unread != nil {
 		// Who lost processes is told when all can be read: until then nothing is counted.
 		before[p.cgroup] = before[p.cgroup].since(since)
-		r.file.Known, p.away = before, true
+		r.file.Known, p.away = before, away
+		r.isUnread(p, unread)
 		return
 	}
+	p.unread = false
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
@@ -80,9 +82,9 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 }
 
 // victims returns the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
-// belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread is set if a
-// container that may still exist could not be read.
-func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading, unread bool) {
+// belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread is the
+// error of a container that may still exist and could not be read.
+func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading, unread error) {
 	var gone []string
 	var others Held
 	var found counters
@@ -93,7 +95,9 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) {
 				gone = append(gone, dir)
 			}
-			unread = unread || c.gone.IsZero()
+			if c.gone.IsZero() {
+				unread = err
+			}
 			continue
 		}
 		reading := r.level(dir, Container, now)
