@@ -162,7 +162,10 @@ func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems, Journaled: a.journaled(dir), Own: a.isOwn(dir)}, err
+	populated, unknown := a.tree.Populated(dir)
+	return ledger.Files{
+		Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems, Journaled: a.journaled(dir), Own: a.isOwn(dir), Empty: unknown == nil && !populated,
+	}, err
 }
 
 // isOwn reports whether this process is in a container's cgroup.

@@ -125,13 +125,16 @@ func TestAnAgentAfterARollback(t *testing.T) {
 // The kubelet's memory.low counts while its file holds something else: nothing yet, or what another wrote.
 func TestTheKubeletsRequestWhereTheFileDiffers(t *testing.T) {
 	for name, test := range map[string]struct {
-		state State
-		held  string
-		want  string
+		state     State
+		held      string
+		processes string // of cgroup.events; none in a folder that plays a cgroup
+		want      string
 	}{
-		"a cgroup that the runtime has not filled yet": {Created, "0", "unified"},
-		"another has written it":                       {Running, "1610612736", "unified"},
-		"what stands after a rollback of ours":         {Running, "0", "oomscore"},
+		"a cgroup that the runtime has not filled yet": {Created, "0", "", "unified"},
+		"another has written it":                       {Running, "1610612736", "", "unified"},
+		"what stands after a rollback of ours":         {Running, "0", "", "oomscore"},
+		"that in a cgroup with processes":              {Running, "0", "populated 1", "oomscore"},
+		"a cgroup without processes, as gVisor's":      {Running, "0", "populated 0", "unified"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "")
@@ -140,6 +143,9 @@ func TestTheKubeletsRequestWhereTheFileDiffers(t *testing.T) {
 			c.State, c.Resources.Unified = test.state, map[string]string{"memory.low": "1073741824"}
 			n.mkdir(c.CgroupsPath)
 			n.writeFile(c.CgroupsPath, "memory.low", test.held)
+			if test.processes != "" {
+				n.writeFile(c.CgroupsPath, "cgroup.events", test.processes)
+			}
 			n.sync([]Pod{pod}, []Container{c})
 			n.want("the source of its request", string(n.containerView(pod, "main").Source), test.want)
 		})

@@ -45,5 +45,8 @@ func (t *Tree) Holds(container string, pid int) (bool, error) {
 // Populated reports whether the cgroup or one below it has processes (cgroup.events).
 func (t *Tree) Populated(cgroup string) (bool, error) {
 	events, err := parse(t, cgroup, "cgroup.events", parseFlat)
+	if _, told := events["populated"]; err == nil && !told { // a folder that plays a cgroup
+		err = t.bad(cgroup, "cgroup.events", errors.New("no line populated"))
+	}
 	return events["populated"] > 0, err
 }

@@ -121,22 +121,22 @@ func recorded(r Resources, knob cgroup.Knob) *uint64 {
 // withoutOurs removes the values that this plugin has set, which the runtime shows in the same place as the kubelet's: an estimate from our own
 // memory.low would be mistaken for the kubelet's. These are all journaled values. The runtime's record also keeps values over a rollback: if the
 // file of a running container holds the kernel's default, the recorded value is an old one, and so are nodes if the file has all. Another
-// memory.high in the file is the kubelet's, which a rollback has given back.
+// memory.high in the file is the kubelet's, which a rollback has given back. A cgroup without processes tells nothing.
 func (l *Ledger) withoutOurs(shown Container, files *Files) Resources {
-	r := shown.Resources
+	r, runs := shown.Resources, shown.State == Running && !files.Empty
 	r.Unified = maps.Clone(r.Unified)
 	for knob, held := range map[cgroup.Knob]*uint64{cgroup.MemoryMin: files.Min, cgroup.MemoryLow: files.Low, cgroup.MemoryHigh: files.High} {
-		if shown.State == Running && held != nil && *held == knob.Default() && recorded(r, knob) != nil {
+		if runs && held != nil && *held == knob.Default() && recorded(r, knob) != nil {
 			delete(r.Unified, string(knob))
 		}
 	}
-	if high := recorded(r, cgroup.MemoryHigh); shown.State == Running && high != nil && files.High != nil && !memoryqos.Holds(*files.High, *high, l.page()) {
+	if high := recorded(r, cgroup.MemoryHigh); runs && high != nil && files.High != nil && !memoryqos.Holds(*files.High, *high, l.page()) {
 		r.Unified[string(cgroup.MemoryHigh)] = cgroup.FormatLimit(*files.High)
 	}
 	for knob := range files.Journaled {
 		delete(r.Unified, string(knob))
 	}
-	if files.Journaled[cgroup.CpusetMems] || l.manager == nil && shown.State == Running && files.Mems != nil && l.hasAllNodes(*files.Mems) {
+	if files.Journaled[cgroup.CpusetMems] || l.manager == nil && runs && files.Mems != nil && l.hasAllNodes(*files.Mems) {
 		r.Mems = ""
 	}
 	return r

@@ -21,6 +21,8 @@ type Files struct {
 	Journaled map[cgroup.Knob]bool
 	// Own is set if this process is in the cgroup.
 	Own bool `json:",omitempty"`
+	// Empty is set if no process is in the cgroup: that of a gVisor container, whose sandbox has its processes.
+	Empty bool `json:",omitempty"`
 }
 
 // Seen returns the values that were read from files that this plugin writes.
