@@ -37,8 +37,8 @@ func (n *simulation) requestsShown() {
 				if limit := n.limit(c); !lives || !n.runs(c) || c.Resizing || limit != of[c.ID].limitOf(c.Spec)&^(page-1) || n.hasChange(of[c.ID], Resize) || shown.RequestSource == "" {
 					continue
 				}
-				if shown.RequestSource == "oomscore" && (c.Spec.Kind == memoryqos.Sidecar || of[c.ID].PodLevel()) {
-					continue // whose score follows from other containers, too, which nobody but the pod API tells
+				if of[c.ID].PodLevel() && shown.RequestSource != "kubelet" || c.Spec.Kind == memoryqos.Sidecar && shown.RequestSource == "oomscore" {
+					continue // only the pod API tells of what they follow from: resources of the pod, and scores of other containers
 				}
 				n.report.Requests++
 				if c.Spec.Request < shown.Request || c.Spec.Request > shown.Request+shown.RequestError {
