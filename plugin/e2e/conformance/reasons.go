@@ -27,8 +27,6 @@ var reasons = []struct {
 	{regexp.MustCompile(`bigger than free memory on each NUMA node`), "The kubelet admits the pod and the plugin refuses its container: `CreateContainerError` with the reason, where the " +
 		"kubelet's Memory Manager fails the pod with `UnexpectedAdmissionError`."},
 	{regexp.MustCompile(`should reject a pod that would result in an empty pod shared pool`), "The container is refused with the kubelet's words; the pod's phase stays Pending."},
-	{regexp.MustCompile(`from the pod shared pool when|not release pod shared pool|guaranteed containers and empty shared pool`),
-		"This run showed it the plugin's state file too late, which is repaired: `make conformance SUITES=memory_manager FOCUS=release` passes."},
 	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The kubelet cannot take memory.low back from a running container. The plugin does."},
 	{regexp.MustCompile(`should clear stale memory.high when MemoryQoS is disabled and container is resized|memoryThrottlingFactor from nil to 0.9 and resizing`),
 		"The plugin writes memory.high at once, not at the resize."},
@@ -48,7 +46,7 @@ var fileReasons = []fileReason{
 		"The kubelet writes a container's and a pod's files when they start, and leaves what is there when the policy changes. The plugin writes what the new configuration says."},
 	{regexp.MustCompile(`after Burstable pod resize`), []string{"kubepods memory.min", "kubepods/kubepods-burstable.slice memory.low"},
 		"The kubelet adds the pods up once a minute. The plugin writes the sums at the resize."},
-	{regexp.MustCompile(`bigger than free memory on each NUMA node|for sequential guaranteed pods`), []string{"container cpuset.mems"},
+	{regexp.MustCompile(`bigger than free memory on each NUMA node|for sequential guaranteed pods|when no containers used it`), []string{"container cpuset.mems"},
 		"The case asks for nearly all memory of a NUMA node that it takes from a Go map, whose order is random."},
 }
 
