@@ -425,3 +425,25 @@ func TestAClaimIsPreparedBesideItsOwnContainer(t *testing.T) {
 		}
 	}
 }
+
+// TestTurningClaimsOffMovesNothing starts the plugin with claims off beside a container that still runs on a node for its claim.
+func TestTurningClaimsOffMovesNothing(t *testing.T) {
+	for _, yaml := range []string{"", confine, "nodesWithoutCPUs: Include"} {
+		for _, class := range []string{"", "burstable/", "besteffort/"} {
+			for mems, node := range map[string]int{"1": 1, "2": 2} {
+				l, c := foundOn(t, yaml, mems, class, claimGi)
+				at := cgroup.Mapped{Nodes: nodeset.Of(node), Bytes: map[int]uint64{node: claimGi / 8}}
+				for _, u := range l.after(SyncContainers{IDs: []string{c.ID}, Usage: map[string]Usage{l.containers[c.ID].Cgroup: {Mapped: at}}}).Updates {
+					if nodes, _ := nodeset.Parse(u.CpusetMems); u.CpusetMems != "" && !nodes.Has(node) {
+						t.Errorf("%q, class %q: its memory leaves node %s: cpuset.mems=%s", yaml, class, mems, u.CpusetMems)
+					}
+				}
+				if yaml == confine && class == "burstable/" && node == 2 {
+					if got, want := l.View().Pods[0].Containers[0].Pinning, "not pinned: only Guaranteed pods are, confined to node 2"; got != want {
+						t.Errorf("it says %q, want %q", got, want)
+					}
+				}
+			}
+		}
+	}
+}

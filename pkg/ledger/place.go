@@ -198,12 +198,12 @@ func (l *Ledger) unallocated(c *container, as Placement) assignment {
 	return decided
 }
 
-// confinedTo returns the nodes with CPUs and those of the container's devices. A running container keeps what this plugin has set, because
-// not all of its devices are known again after a restart of the plugin.
+// confinedTo returns the nodes with CPUs and those of the container's devices. A running container keeps other nodes that this plugin has set,
+// because after a restart of the plugin not all of its devices are known again, nor its claims if claims are off now.
 func (l *Ledger) confinedTo(c *container) nodeset.Set {
 	nodes := l.cpuNodes.Union(nodesOfDevices(c) & l.allNodes)
 	has, err := nodeset.Parse(c.FoundMems)
-	if err == nil && c.Record.WrittenMems && !c.Released && nodes.SubsetOf(has) {
+	if err == nil && c.Record.WrittenMems && !c.Released && !has.SubsetOf(nodes) {
 		return has
 	}
 	return nodes
