@@ -47,9 +47,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	received.Resources = l.withoutOurs(received, &files)
 	received.Resources.OOMGroup = "" // it may be this plugin's value from before a rollback
 	l.attach(c, received, received.State)
-	if score, _ := l.oomScore(c); score != nil && c.OOMScore == nil {
-		c.NoOOMScore = score.String() + ": it was created without an answer of the plugin, or under another configuration"
-	}
+	c.NoOOMScore = l.withoutScore(c)
 	c.Seen, c.Own = found.Seen[c.Cgroup], files.Own
 	l.observeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems

@@ -30,6 +30,18 @@ func (c *ContainerView) Order() string {
 	return ""
 }
 
+// withoutScore says why a running container has the kubelet's oom_score_adj although another one is configured or requested now.
+func (l *Ledger) withoutScore(c *container) string {
+	score, without := l.oomScore(c)
+	switch {
+	case c.OOMScore != nil:
+		return ""
+	case score != nil:
+		return score.String() + ": it was created without an answer of the plugin, or under another configuration"
+	}
+	return without
+}
+
 // oomScore returns the oom_score_adj to set for a new container; nil if the kubelet's remains. without says why one that was configured or
 // requested is not set.
 func (l *Ledger) oomScore(c *container) (score *OOMScore, without string) {
@@ -41,6 +53,9 @@ func (l *Ledger) oomScore(c *container) (score *OOMScore, without string) {
 	value, from := c.pod.rules.OOMScoreAdj(c.wishes(), class)
 	switch {
 	case !known && from != config.ByAnnotation && len(c.pod.rules.PriorityClasses) > 0:
+		if c.Phase != Creating { // it may have been known then
+			return nil, c.NoOOMScore
+		}
 		return nil, "no pod API had reported its pod's PriorityClass when it was created"
 	case value == nil, kubelet != nil && *kubelet == *value:
 		return nil, ""

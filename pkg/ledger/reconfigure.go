@@ -37,7 +37,7 @@ func (e Reconfigure) apply(l *Ledger) {
 		l.setRules(p)
 		for _, c := range p.containers {
 			if c.alive() {
-				c.CPUNodes = l.exclusiveCPUs(c)
+				c.CPUNodes, c.NoOOMScore = l.exclusiveCPUs(c), l.withoutScore(c)
 				all = append(all, c)
 			}
 		}

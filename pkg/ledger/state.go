@@ -153,7 +153,7 @@ type Run struct {
 	// Raised is the memory.high set by the stall guard; 0 if none.
 	Raised uint64 `json:",omitempty"`
 	Policy Policy
-	// OOMScore is the oom_score_adj that this plugin has set; nil if the kubelet's remains. NoOOMScore says why one that was configured or
+	// OOMScore is the oom_score_adj that this plugin has set; nil if the kubelet's remains. NoOOMScore says why one that is configured or
 	// requested was not set.
 	OOMScore   *OOMScore `json:",omitempty"`
 	NoOOMScore string    `json:",omitempty"`
