@@ -221,7 +221,7 @@ func annotations(n Node, r *Report) {
 		}
 		for _, problem := range pod.Problems {
 			r.find(Warning, "annotation", pod.Namespace+"/"+pod.Name, "ignored: "+problem,
-				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)")
+				"correct the annotation, or allow it in the configuration (annotationRules[].allowedAnnotations)")
 		}
 	}
 }
