@@ -47,7 +47,7 @@ var oddValues = []string{
 	"0%", "5%", "5.5%", "100%", "101%", "-5%", "nan%", `"%"`, "off", "auto", "Auto", "nan", ".inf", "0x10", "1_000",
 	`"0:memory=1Gi"`, `"0:memory=1Gi;1:memory=2Gi,hugepages-1Gi=1Gi"`, `"0:memory"`, `"0:cpu=1"`, `"0:memory=0"`, `"0:memory=1.5Gi"`, `"x:memory=1Gi"`, `"0:memory=-1Gi"`, `"memory=1Gi"`, `"0:memory=1Gi;"`, `"0:memory=1Gi:1"`,
 	`"memory=1"`, `"memory=1, hugepages-1Gi=100"`, `"memory=101"`, `"memory=-1"`, `"=1"`, `"memory"`, `"memory=1,"`, `"memory=1.5"`,
-	`"team-*"`, `"["`, `"[a-c]?"`, `"[^a]"`, `"[a"`, `"a\\"`, `"[]a]"`, "kubelet", "swap", "oomscore", "numa", "Static", "static", "None", "restricted", "least-used", "pod", "Full", "Keep", "v1",
+	`"team-*"`, `"Team_A"`, `"team/a"`, `"a-"`, `"v1."`, `"*-?"`, `"["`, `"[a-c]?"`, `"[^a]"`, `"[a"`, `"a\\"`, `"[]a]"`, "kubelet", "swap", "oomscore", "numa", "Static", "static", "None", "restricted", "least-used", "pod", "Full", "Keep", "v1",
 }
 
 // stricter matches values that only the chart refuses: no machine has a NUMA node -1, and nobody writes 0 as 0e1.

@@ -141,8 +141,8 @@ const (
 	aLimit     = `(memory|hugepages-[^=,:;]*)=` + aWhole
 	aReserved  = aNode + `:` + aLimit + `(,` + aLimit + `)*`
 	aWeight    = `[ ]*([^=, ]+[ ]*=[ ]*0*([0-9]{1,2}|100))?[ ]*`
-	aCharacter = `([^]\\-]|\\.)`
-	aGlob      = `([^\\[]|\\.|\[\^?(` + aCharacter + `(-` + aCharacter + `)?)+\])+`
+	aNamespace = `[a-z0-9*?]([-a-z0-9*?]*[a-z0-9*?])?` // with wildcards
+	aLabel     = `[a-zA-Z0-9*?]([-a-zA-Z0-9_.*?]*[a-zA-Z0-9*?])?`
 	aName      = `[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
 	aScore     = `[+]?0*(1000|[0-9]{1,3})|-0*(99[0-7]|9[0-8][0-9]|[0-8]?[0-9]?[0-9])`
 	zero       = `[+]?[0.]*([eE].*)?`
@@ -283,8 +283,8 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			return anything
 		})
 		if path == "annotationRules[].labels" {
-			anything.Pattern = whole(aGlob)
-			s.Properties, s.AdditionalProperties, s.Type = nil, anything.want("a value, or a pattern such as *"), []string{"object"}
+			anything.Pattern, anything.Minimum = whole(aLabel), new(float64)
+			s.Properties, s.AdditionalProperties, s.Type = nil, anything.want("a value or a pattern such as *, of letters, digits, -, _, . and the wildcards * and ?"), []string{"object"}
 		}
 		if path == "annotationRules[].priorityClasses" {
 			s.Properties, s.AdditionalProperties, s.PropertyNames = nil, score(), &schema{Pattern: whole(aName)}
@@ -309,8 +309,8 @@ func (g generator) byType(t reflect.Type, path string) schema {
 		return schema{Type: []string{"integer", "string"}, Minimum: new(float64), Pattern: whole(aNode)}.want("the number of a NUMA node")
 	case reflect.String:
 		if path == "annotationRules[].namespaces[]" {
-			anything.Pattern = whole(aGlob)
-			return anything.want("a name, or a pattern such as team-*")
+			anything.Pattern, anything.Minimum, anything.MultipleOf = whole(aNamespace), new(float64), 1
+			return anything.want("a name or a pattern such as team-*, of a-z, 0-9, - and the wildcards * and ?")
 		}
 		return anything
 	}

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"maps"
-	glob "path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -121,6 +120,13 @@ func (c Config) validateSources() error {
 // objectName is what the API server admits as the name of a PriorityClass (RFC 1123's subdomain), but for its length.
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
+// namespacePattern and labelPattern are what the API server admits as the name of a namespace and the value of a label, but for their length, with * and
+// ? for any characters.
+var (
+	namespacePattern = regexp.MustCompile(`^[a-z0-9*?]([-a-z0-9*?]*[a-z0-9*?])?$`)
+	labelPattern     = regexp.MustCompile(`^[a-zA-Z0-9*?]([-a-zA-Z0-9_.*?]*[a-zA-Z0-9*?])?$`)
+)
+
 func (c Config) validateRules() error {
 	var errs []error
 	for i, rule := range c.AnnotationRules {
@@ -128,16 +134,13 @@ func (c Config) validateRules() error {
 		if len(rule.Namespaces)+len(rule.Labels) == 0 {
 			errs = append(errs, c.Errorf(field, "namespaces and labels are missing: want names or patterns such as team-*"))
 		}
-		pattern := func(path, pattern, want string) {
-			if _, err := glob.Match(pattern, ""); err != nil || pattern == "" {
-				errs = append(errs, c.Errorf(field+path, "want %s, got %s", want, strictyaml.Quote(pattern)))
-			}
-		}
 		for j, name := range rule.Namespaces {
-			pattern(fmt.Sprintf(".namespaces[%d]", j), name, "a name or a pattern such as team-*")
+			errs = append(errs, c.check(fmt.Sprintf("%s.namespaces[%d]", field, j), namespacePattern.MatchString(name),
+				"want a name or a pattern such as team-*, of a-z, 0-9, - and the wildcards * and ?, got %s", strictyaml.Quote(name)))
 		}
 		for _, key := range slices.Sorted(maps.Keys(rule.Labels)) {
-			pattern(".labels."+key, rule.Labels[key], "a value or a pattern such as *")
+			errs = append(errs, c.check(field+".labels."+key, labelPattern.MatchString(rule.Labels[key]),
+				"want a value or a pattern such as *, of letters, digits, -, _, . and the wildcards * and ?, got %s", strictyaml.Quote(rule.Labels[key])))
 		}
 		for _, key := range slices.Sorted(maps.Keys(rule.Defaults)) {
 			errs = append(errs, c.validateDefault(field+".defaults", key, rule))
