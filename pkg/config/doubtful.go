@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -50,6 +51,10 @@ func (c Config) doubtful() (warnings []string) {
 	last := slices.IndexFunc(c.AnnotationRules, AnnotationRule.all)
 	for i, rule := range c.AnnotationRules {
 		warn(fmt.Sprintf("annotationRules[%d]", i), last >= 0 && i > last, "has no effect: annotationRules[%d] matches all pods", last)
+		same := slices.IndexFunc(c.AnnotationRules[:i], func(earlier AnnotationRule) bool {
+			return slices.Equal(earlier.Namespaces, rule.Namespaces) && maps.Equal(earlier.Labels, rule.Labels)
+		})
+		warn(fmt.Sprintf("annotationRules[%d]", i), same >= 0 && !(last >= 0 && i > last), "has no effect: annotationRules[%d] matches the same pods", same)
 		warn(fmt.Sprintf("annotationRules[%d].priorityClasses", i), len(rule.PriorityClasses) > 0 && !c.AsksPodAPI(),
 			"has no effect: requestSources has neither kubelet nor apiserver, which know a pod's PriorityClass; nor has the rule's default of oom-score-adj")
 		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {

@@ -399,6 +399,10 @@ func TestDoubtfulKeys(t *testing.T) {
 		"requestSources: [unified]\nannotationRules: [{namespaces: [a], priorityClasses: {db: last}}]": "c.yaml:2: annotationRules[0].priorityClasses: has no effect: requestSources has neither kubelet nor apiserver, which know a pod's PriorityClass; nor has the rule's default of oom-score-adj",
 		"evictRejectedAfter: 5m\nevents: true":                                                         "c.yaml:1: evictRejectedAfter: has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned",
 		"evictRejectedAfter: 5m\ntopologyManagerPolicy: restricted":                                    "c.yaml:1: evictRejectedAfter: without events: true only this daemon's log says why a pod was evicted",
+
+		"annotationRules: [{namespaces: [a, b], labels: {a: b}}, {namespaces: [a, b], labels: {a: c}}, {namespaces: [a, b], labels: {a: b}}]": "c.yaml:1: annotationRules[2]: has no effect: annotationRules[0] matches the same pods",
+		"annotationRules: [{namespaces: ['*']}, {namespaces: ['*']}, {namespaces: ['*']}]":                                                    "c.yaml:1: annotationRules[1]: has no effect: annotationRules[0] matches all pods\nc.yaml:1: annotationRules[2]: has no effect: annotationRules[0] matches all pods",
+		"annotationRules: [{namespaces: [a]}, {namespaces: [a], labels: {a: b}}, {labels: {a: b}}]":                                           "",
 	} {
 		r, err := resolve(t, text, fixture(t, "task-page"))
 		if got := strings.Join(r.Warnings, "\n"); err != nil || got != want {
