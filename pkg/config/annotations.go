@@ -98,7 +98,7 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 			return field.Invalid(at, short(value), "must be a number greater than 0 and at most 1")
 		}
 		if factor < rules.MinimumFactor {
-			return field.Invalid(at, short(value), "must be at least the administrator's minimumThrottlingFactor "+strconv.FormatFloat(rules.MinimumFactor, 'g', -1, 64))
+			return field.Invalid(at, short(value), fmt.Sprintf("must be at least %g, the minimumThrottlingFactor of %s", rules.MinimumFactor, rules.Rule))
 		}
 		w.QoS.Factor = &factor
 	case AnnotationMemoryHigh:

@@ -63,7 +63,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"factor NaN":                  {"throttling-factor" + ours, "NaN", at + "throttling-factor" + ours + `]: Invalid value: "NaN": must be a number greater than 0 and at most 1`},
 		"factor a text":               {"throttling-factor" + ours, "half", at + "throttling-factor" + ours + `]: Invalid value: "half": must be a number greater than 0 and at most 1`},
 		"factor infinite":             {"throttling-factor" + ours, "1e999", at + "throttling-factor" + ours + `]: Invalid value: "1e999": must be a number greater than 0 and at most 1`},
-		"factor too low":              {"throttling-factor" + ours, "0.2", at + "throttling-factor" + ours + `]: Invalid value: "0.2": must be at least the administrator's minimumThrottlingFactor 0.25`},
+		"factor too low":              {"throttling-factor" + ours, "0.2", at + "throttling-factor" + ours + `]: Invalid value: "0.2": must be at least 0.25, the minimumThrottlingFactor of annotationRules[1] (tenants)`},
 		"cache-room large":            {"cache-room" + ours, "0.6", at + "cache-room" + ours + `]: Invalid value: "0.6": must be a number from 0 to 0.5: the share of the limit between memory.high and memory.max`},
 		"cache-room no number":        {"cache-room" + ours, "NaN", at + "cache-room" + ours + `]: Invalid value: "NaN": must be a number from 0 to 0.5: the share of the limit between memory.high and memory.max`},
 		"high a text":                 {"memory-high" + ours, "much", at + "memory-high" + ours + `]: Invalid value: "much": must be "off" or a quantity: "much" is not a quantity such as 64Mi, 2G or 4096`},
@@ -95,10 +95,10 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			rules := all()
-			rules.MinimumFactor = 0.25
+			rules.MinimumFactor, rules.Rule = 0.25, "annotationRules[1] (tenants)"
 			switch name {
 			case "not allowed":
-				rules.Allowed, rules.Rule = []Annotation{AnnotationMemoryHigh}, "annotationRules[1] (tenants)"
+				rules.Allowed = []Annotation{AnnotationMemoryHigh}
 			case "not allowed by a rule":
 				rules = Default().AnnotationRulesFor(Subject{})
 			}

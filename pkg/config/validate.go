@@ -166,7 +166,7 @@ func (c Config) validateDefault(path string, name Annotation, rule AnnotationRul
 	if !slices.Contains(annotations(), name) {
 		return c.Errorf(path, "unknown annotation %s%s", strictyaml.Quote(string(name)), spelling.HintOr(string(name), annotationNames))
 	}
-	rules := AnnotationRules{Allowed: annotations(), MinimumFactor: rule.MinimumThrottlingFactor}
+	rules := AnnotationRules{Allowed: annotations(), MinimumFactor: rule.MinimumThrottlingFactor, Rule: "the rule"}
 	if err := rules.wish(&Wishes{}, nil, name, rule.Defaults[name]); err != nil {
 		return c.Errorf(path+"."+string(name), "%s", err.ErrorBody())
 	}
