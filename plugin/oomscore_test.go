@@ -31,6 +31,7 @@ annotationRules:
 - namespaces: [default]
   allowedAnnotations: [oom-score-adj]
   priorityClasses: {db: last}
+  defaults: {oom-group: process, oom-score-adj: 990}
 `)
 	kubelet := h.podAPI()
 	web, database, early := burstable("web", 2*gi, 968), burstable("database", 2*gi, 968), burstable("early", 2*gi, 968)
@@ -51,7 +52,8 @@ annotationRules:
 	explained := func() {
 		t.Helper()
 		wantAll(t, h.ask(0, "explain", "web"), "started with oom_score_adj 700 by annotation, in place of the kubelet's 968")
-		wantAll(t, h.ask(0, "explain", "database"), "started with oom_score_adj -997 by PriorityClass db, in place of the kubelet's 968")
+		wantAll(t, h.ask(0, "explain", "database"), "annotationRules[0] stands for the annotations oom-group: process\n",
+			"started with oom_score_adj -997 by PriorityClass db, in place of the kubelet's 968")
 		if got := h.requests(web)["app"]; got != "oomscore 1048Mi" {
 			t.Errorf("the request is %q, want it from the kubelet's oom_score_adj", got)
 		}

@@ -42,11 +42,14 @@ func (rules AnnotationRules) complete(w *Wishes, own map[Annotation]bool) {
 	}
 }
 
-// Sets says which rule has set what of a pod's wishes; empty where none has.
-func (rules AnnotationRules) Sets(w Wishes) string {
+// Sets says which rule has set what of the wishes of a pod with a PriorityClass; empty where none has.
+func (rules AnnotationRules) Sets(w Wishes, priorityClass string) string {
 	var set []string
+	_, byClass := rules.PriorityClasses[priorityClass] // counts before the default
 	for _, name := range w.Defaults {
-		set = append(set, string(name)+": "+rules.Defaults[name])
+		if name != AnnotationOOMScoreAdj || !byClass {
+			set = append(set, string(name)+": "+rules.Defaults[name])
+		}
 	}
 	if set == nil {
 		return ""

@@ -20,6 +20,7 @@ annotationRules:
   allowedAnnotations: [throttling-factor, memory-high]
   defaults: {memory-high: 900Mi, throttling-factor: "0.6", memory-policy: interleave}
 - {namespaces: [jobs], defaults: {numa: none}}
+- {namespaces: [ci], priorityClasses: {batch: first}, defaults: {numa: none, oom-score-adj: 100}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +49,8 @@ annotationRules:
 			"annotationRules[1] stands for the annotations memory-high: 900Mi, memory-policy: interleave, throttling-factor: 0.6", 0},
 		"a factor of its own has no memory.high of a rule": {Subject{"jobs", batch}, "throttling-factor=0.8", func(w Wishes) bool { return w.QoS.High == nil && *w.QoS.Factor == 0.8 },
 			"annotationRules[1] stands for the annotations memory-policy: interleave", 0},
-		"the next rule": {Subject{"jobs", nil}, "", func(w Wishes) bool { return w.NUMA == NUMANone }, "annotationRules[2] stands for the annotations numa: none", 0},
+		"the next rule":         {Subject{"jobs", nil}, "", func(w Wishes) bool { return w.NUMA == NUMANone }, "annotationRules[2] stands for the annotations numa: none", 0},
+		"another PriorityClass": {Subject{"ci", nil}, "", func(w Wishes) bool { return *w.OOMScoreAdj == 100 }, "annotationRules[3] stands for the annotations numa: none, oom-score-adj: 100", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := map[string]string{}
@@ -60,8 +62,12 @@ annotationRules:
 			if !tc.want(wishes) || len(problems) != tc.problems {
 				t.Errorf("%+v, %v", wishes, problems)
 			}
-			if got := rules.Sets(wishes); got != tc.sets {
+			if got := rules.Sets(wishes, "web"); got != tc.sets {
 				t.Errorf("got  %s\nwant %s", got, tc.sets)
+			}
+			withoutScore := strings.TrimSuffix(tc.sets, ", oom-score-adj: 100")
+			if got := rules.Sets(wishes, "batch"); got != withoutScore {
+				t.Errorf("of a PriorityClass with a value: got  %s\nwant %s", got, withoutScore)
 			}
 		})
 	}

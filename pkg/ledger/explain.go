@@ -76,7 +76,7 @@ type inquiry struct {
 
 func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 	q := inquiry{
-		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c), Defaults: c.pod.rules.Sets(c.wishes())},
+		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c), Defaults: c.pod.rules.Sets(c.wishes(), c.pod.priorityClass())},
 		settings:    c.pod.settings,
 	}
 	q.qos, q.overrides = l.qosContainer(c, view.Estimate)

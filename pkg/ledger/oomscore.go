@@ -45,12 +45,8 @@ func (l *Ledger) withoutScore(c *container) string {
 // oomScore returns the oom_score_adj to set for a new container; nil if the kubelet's remains. without says why one that was configured or
 // requested is not set.
 func (l *Ledger) oomScore(c *container) (score *OOMScore, without string) {
-	class, known := "", c.pod.Info != nil
-	if known {
-		class = c.pod.Info.PriorityClass
-	}
-	kubelet := c.Resources.OOMScoreAdj
-	value, from := c.pod.rules.OOMScoreAdj(c.wishes(), class)
+	known, kubelet := c.pod.Info != nil, c.Resources.OOMScoreAdj
+	value, from := c.pod.rules.OOMScoreAdj(c.wishes(), c.pod.priorityClass())
 	switch {
 	case !known && from != config.ByAnnotation && len(c.pod.rules.PriorityClasses) > 0:
 		if c.Phase != Creating { // it may have been known then
@@ -70,4 +66,12 @@ func (l *Ledger) oomScore(c *container) (score *OOMScore, without string) {
 		return nil, fmt.Sprintf("%s: %s %s applies none", score, l.state.Runtime.Name, l.state.Runtime.Version)
 	}
 	return score, ""
+}
+
+// priorityClass returns the name of the pod's PriorityClass; "" without one, or if no pod API has reported it.
+func (p *pod) priorityClass() string {
+	if p.Info == nil {
+		return ""
+	}
+	return p.Info.PriorityClass
 }

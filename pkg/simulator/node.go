@@ -158,7 +158,7 @@ func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	var defaults string
 	if rules := n.rulesFor(pod); rules.Defaults != nil { // else the annotations need not be read for each container
 		wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, rules)
-		defaults = rules.Sets(wishes)
+		defaults = rules.Sets(wishes, pod.Spec.PriorityClassName)
 	}
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
