@@ -41,6 +41,7 @@ func TestContainersWithoutAllocationAreConfined(t *testing.T) {
 		"BestEffort":                        {yaml: confine, class: "besteffort/", mems: "0-1", want: burstable + rest},
 		"Guaranteed":                        {yaml: confine, class: "guaranteed", mems: "0", want: "0: pinned under best-effort"},
 		"numa none":                         {yaml: confine, class: "guaranteed", numa: "none", mems: "0-1", want: ": not pinned: the pod's annotation numa is none" + rest},
+		"numa none by default":              {yaml: confine + "\nannotationRules: [{name: all, namespaces: ['*'], defaults: {numa: none}}]", class: "guaranteed", mems: "0-1", want: ": not pinned: numa is none by default of annotationRules[0] (all)" + rest},
 		"Guaranteed without room":           {yaml: confine + "\nonUnsatisfiable: Unpinned", class: "guaranteed", limit: 60 * gi, mems: "0-1", want: ": not pinned: UnexpectedAdmissionError" + rest},
 		"the kubelet's nodes":               {yaml: confine, kubelet: "2", want: "2" + burstable},
 		"a claim":                           {yaml: confine + "\ndra: {enabled: true}", claim: []claims.Part{on(1, gi)}, mems: "1", want: "1: pinned by resource claim default/a"},

@@ -47,6 +47,12 @@ type assignment struct {
 
 // assign is the only function that writes a container's placement.
 func (l *Ledger) assign(c *container, decided assignment) {
+	switch {
+	case !decided.Nodes.Empty():
+		c.Had = 0
+	case c.Phase != Creating && !c.Nodes.Empty() && !c.ByKubelet && len(c.PendingResize) == 0:
+		c.Had = c.Nodes
+	}
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
 	if decided.claims != nil {
 		l.grantClaims(c, *decided.claims, decided.granted)
@@ -121,12 +127,28 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 		l.assign(c, l.fit(c))
 	}
 	for _, c := range append(earlier, free...) { // a state file that could not be written may lack an earlier one
-		_ = l.place(c) // a running container is never refused
+		if !l.placeBack(c) {
+			_ = l.place(c) // a running container is never refused
+		}
 		if !c.Nodes.Empty() {
 			placed++
 		}
 	}
 	return placed
+}
+
+// placeBack allocates a container where it was allocated before, if there is room: a configuration had taken the allocation, and is taken back.
+func (l *Ledger) placeBack(c *container) bool {
+	if c.Had.Empty() || c.Resources.Mems != "" {
+		return false
+	}
+	placement, err := l.allocateOn(c, c.Had)
+	if err != nil || len(placement.Overcommitted) > 0 {
+		l.release(c)
+		return false
+	}
+	l.assign(c, assignment{Placement: Placement{Nodes: c.Had, Pinning: "pinned where it was before", Refusal: c.Refusal}})
+	return true
 }
 
 // inOrder sorts containers by pod and name.
@@ -218,6 +240,8 @@ func (l *Ledger) unpinnable(c *container) string {
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:
 		return "not pinned: only Guaranteed pods are" + c.pod.whyNotGuaranteed()
+	case c.wishes().NUMA == config.NUMANone && slices.Contains(c.wishes().Defaults, config.AnnotationNUMA):
+		return "not pinned: numa is none by default of " + c.pod.rules.Rule
 	case c.wishes().NUMA == config.NUMANone:
 		return "not pinned: the pod's annotation numa is none"
 	case c.pod.podLevel():

@@ -150,6 +150,8 @@ type Run struct {
 	FoundMems string `json:",omitempty"`
 	// Released is set if this plugin had set its nodes and must not any more.
 	Released bool `json:",omitempty"`
+	// Had are the nodes of the allocation that a configuration took from it while it ran; empty once it is allocated again.
+	Had nodeset.Set `json:",omitempty"`
 	// Raised is the memory.high set by the stall guard; 0 if none.
 	Raised uint64 `json:",omitempty"`
 	Policy Policy

@@ -175,7 +175,7 @@ func documents(name string, data []byte, most int) (all []*yaml.Node, err error)
 	return all, nil
 }
 
-// syntaxError moves the line of the YAML reader's message to where ours has it, and names a TAB that the reader stumbles over.
+// syntaxError moves the line of the YAML reader's message to where ours has it, and names a TAB that the reader stumbles over, and wildcards.
 func syntaxError(name string, data []byte, err error) error {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	e := &Error{File: name, Message: message}
@@ -187,6 +187,12 @@ func syntaxError(name string, data []byte, err error) error {
 	}
 	if line, column := wrongTab(data, e.Line, e.Message); column > 0 {
 		e.Line, e.Message = line, fmt.Sprintf("column %d: a TAB character; indent with spaces", column)
+	}
+	if anchor, ok := strings.CutPrefix(e.Message, "unknown anchor '"); ok {
+		before, _, _ := bytes.Cut(data, []byte("*"+strings.TrimSuffix(anchor, "' referenced")))
+		e.Line, e.Message = 1+bytes.Count(before, []byte("\n")), e.Message+"; a text that begins with * needs quotes"
+	} else if e.Message == "did not find expected ',' or ']'" {
+		e.Message += "; a text with ? or ! needs quotes"
 	}
 	return e
 }

@@ -182,7 +182,8 @@ func TestBadFileIsOneClearError(t *testing.T) {
 		"merge":                    {"inner: {<<: {on: true}}", "f:1: inner: merge keys (<<) are not supported"},
 		"list as a key":            {"labels: {[a]: b}", "f:1: labels: want a name as the key, got a list"},
 		"alias as a key":           {"name: &n x\nlabels: {*n : b}", "f:2: labels: want a name as the key, got an alias"},
-		"unknown alias":            {"name: *n", "f: unknown anchor 'n' referenced"},
+		"unknown alias":            {"name: x\nlist: [*-n]", "f:2: unknown anchor '-n' referenced; a text that begins with * needs quotes"},
+		"wildcard in a list":       {"name: x\nlist: [a?b]", "f:1: did not find expected ',' or ']'; a text with ? or ! needs quotes"}, // the reader has the line before
 		"binary":                   {"name: !!binary eA==", `f:1: name: tag "!!binary" is not supported`},
 		"own tag for ours":         {"inner: {window: !x 1s}", `f:1: inner.window: tag "!x" is not supported`},
 		"strange key in the path":  {"labels: {\"a\\nb\": {}}", `f:1: labels."a\nb": want a text, got a mapping`},
