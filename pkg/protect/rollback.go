@@ -44,13 +44,13 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 		a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
 		a.To = cmp.Or(e.Restore, a.Knob.Format(a.Knob.Default()))
 		restored := make(chan Action, 1)
-		go func() {
-			a := a.restore(ctx, j, t, u, dryRun)
+		go func(a Action) {
+			a = a.restore(ctx, j, t, u, dryRun)
 			if a.Err == nil && !dryRun {
 				j.forget(e.Cgroup, e.Knob, false)
 			}
 			restored <- a
-		}()
+		}(a)
 		select {
 		case a = <-restored:
 		case <-time.After(WriteLimit >> len(late)):
