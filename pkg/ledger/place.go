@@ -126,8 +126,13 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 	for _, c := range kept {
 		l.assign(c, l.fit(c))
 	}
-	for _, c := range append(earlier, free...) { // a state file that could not be written may lack an earlier one
-		if !l.placeBack(c) {
+	fresh := append(earlier, free...) // a state file that could not be written may lack an earlier one
+	back := map[*container]bool{}
+	for _, c := range fresh { // before others get nodes of which these have the memory
+		back[c] = l.placeBack(c)
+	}
+	for _, c := range fresh {
+		if !back[c] {
 			_ = l.place(c) // a running container is never refused
 		}
 		if !c.Nodes.Empty() {
