@@ -148,11 +148,15 @@ func (l *Ledger) placeBack(c *container) bool {
 		return false
 	}
 	placement, err := l.allocateOn(c, c.Had)
-	if err != nil || len(placement.Overcommitted) > 0 {
+	switch over := len(placement.Overcommitted) > 0; {
+	case over && l.asWhole(c.pod): // which was allocated with this container
+		l.manager.ReleasePod(c.pod.Key())
+		return false
+	case over || err != nil:
 		l.release(c)
 		return false
 	}
-	l.assign(c, assignment{Placement: Placement{Nodes: c.Had, Pinning: "pinned where it was before", Refusal: c.Refusal}})
+	l.assign(c, assignment{Placement: Placement{Nodes: placement.Nodes, Pinning: "pinned where it was before", Refusal: c.Refusal}})
 	return true
 }
 

@@ -100,3 +100,47 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`, "", ""},
 		})
 	}
 }
+
+// A pod that is allocated as a whole, and whose nodes were taken while a configuration had it unpinned, is placed elsewhere with all its containers.
+func TestAPodWithResourcesOfItsOwnIsPlacedBackWhole(t *testing.T) {
+	const gi = claimGi
+	const whole = "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted\n"
+	const taken = "1: pinned under restricted, with its pod (pod-level resources)"
+	for name, test := range map[string]struct {
+		later uint64
+		want  string
+	}{
+		"there is room": {2 * gi, "0: pinned where it was before"},
+		"there is none": {8 * gi, taken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, whole)
+			web, budget := claimPod("web", ""), uint64(12*gi)
+			info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget,
+				Containers: []pods.Container{{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, {Name: "side", Request: gi, Limit: gi, Guaranteed: true}}}}
+			var events []Event
+			for container, limit := range map[string]uint64{"main": 2 * gi, "side": gi} {
+				e := claimed(web, container, limit)
+				e.PodInfo = info
+				running := e.Container
+				running.State = Running
+				events = append(events, e, StartContainer{Pod: web, Container: running})
+			}
+			effects := l.after(append(events,
+				Reconfigure{Config: resolve(t, l, whole+`annotationRules: [{namespaces: [default], allowedAnnotations: [numa], defaults: {numa: none}}]`)},
+				claimed(annotated(claimPod("later", ""), "numa", "preferred"), "app", test.later),
+				Reconfigure{Config: resolve(t, l, whole)})...)
+			for _, container := range []string{"main", "side"} {
+				if got := placed(l, effects, "web", container); got != test.want {
+					t.Errorf("%s: got  %s\nwant %s", container, got, test.want)
+				}
+			}
+			if got := placed(l, effects, "later", "app"); got[:2] != "0:" {
+				t.Errorf("later: %s", got)
+			}
+			if l.manager.Overcommitted() {
+				t.Error("a node has more allocated than it has")
+			}
+		})
+	}
+}
