@@ -32,7 +32,8 @@ type Action struct {
 // protection than its children. u may be nil. Rollback can be repeated and is safe while pods run. With dryRun it only returns the actions.
 // The error joins those of the actions. Flush the journal afterwards.
 //
-// A file that hangs delays the next ones by WriteLimit at most, and all that hang together by twice as much. It has until the end of ctx.
+// A file that hangs delays the next ones by WriteLimit at most, and all that hang together by twice as much, and leastWait for each. It has until
+// the end of ctx.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
@@ -51,9 +52,13 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 			}
 			restored <- a
 		}(a)
+		limit := max(WriteLimit>>len(late), leastWait)
+		if ctx.Err() != nil {
+			limit = 0
+		}
 		select {
 		case a = <-restored:
-		case <-time.After(WriteLimit >> len(late)):
+		case <-time.After(limit):
 			a.Err = fmt.Errorf("%s of cgroup %s hangs: its read or write has not returned", e.Knob, e.Cgroup)
 			late[i] = restored
 		}
@@ -75,6 +80,9 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	}
 	return actions, errors.Join(errs...)
 }
+
+// leastWait keeps the order of files that do not hang, beside many that do.
+const leastWait = time.Millisecond
 
 func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) Action {
 	there, err := t.Exists(a.Cgroup)

@@ -279,6 +279,50 @@ func TestRollbackBesideFilesThatHang(t *testing.T) {
 	}
 }
 
+// slowSystemd writes memory.oom.group with every property, and takes longer than Rollback waits for a file beside others that hang.
+type slowSystemd struct{ tree *cgroupfs.Tree }
+
+func (u slowSystemd) SetMemory(context.Context, string, map[cgroup.Knob]uint64) error {
+	time.Sleep(200 * time.Millisecond)
+	return u.tree.Set(scopeA, cgroup.MemoryOOMGroup, 0)
+}
+
+// Beside many files that hang, all others are restored in their order: memory.oom.group before what systemd writes it with.
+func TestRollbackKeepsTheOrderBesideFilesThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil, scopeA)
+		put(t, n.Root(), map[string]string{scopeA + "/memory.min": "100", scopeA + "/memory.oom.group": "1"})
+		for i := range 40 {
+			dir := fmt.Sprintf("%s/a-hangs/%d", podB, i)
+			put(t, n.Root(), map[string]string{dir + "/memory.min": "1"})
+			n.journal.Note(Entry{dir, cgroup.MemoryMin, "", ""})
+		}
+		for _, e := range []Entry{{scopeA, cgroup.MemoryMin, "crio-a.scope", ""}, {scopeA, cgroup.MemoryOOMGroup, "", ""}} {
+			n.journal.Note(e)
+		}
+		answers := make(chan bool)
+		tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(dir, _ string) error {
+			if strings.Contains(dir, "a-hangs") {
+				<-answers
+			}
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if actions, _ := Rollback(ctx, n.journal, tree, slowSystemd{n.Tree}, false); len(actions) != 42 {
+			t.Errorf("%d actions", len(actions))
+		}
+		if got := content(t, n.Tree, scopeA+"/memory.oom.group"); got != "0" {
+			t.Errorf("memory.oom.group is %s again", got)
+		}
+		close(answers)
+	})
+}
+
 // A lack of descriptors or permissions, here a link in the way, says nothing about a cgroup.
 func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 	n := newNode(t, nil, plainB)
