@@ -90,7 +90,7 @@ type pod struct {
 	watched    bool      // otherwise it is looked at with each sign of life
 	away       bool      // it may have run while no daemon watched, and has not been read completely since
 	after      time.Time // when a daemon last watched before this one
-	unread     bool      // since it or a container could not be read, which is in the log, it has not been read completely
+	unread     time.Time // until then it was looked at; since, it or a container could not be read, which is in the log; zero: it is read
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time
@@ -253,18 +253,18 @@ func (r *Recorder) isBlind(err error) {
 }
 
 // isUnread logs once that nothing is counted in a pod until it and its containers can be read.
-func (r *Recorder) isUnread(p *pod, err error) {
-	if !p.unread {
+func (r *Recorder) isUnread(p *pod, err error, now time.Time) {
+	if p.unread.IsZero() {
+		p.unread = now.Add(-period) // it was looked at since
 		r.options.Log.WithError(err).WithField("pod", p.view.Namespace+"/"+p.view.Name).
 			Warn("OOM kills in this pod get no verdict until the counters of all its containers can be read; trying again")
 	}
-	p.unread = true
 }
 
 // lookAtUnwatched reads the pods that could not be read before or whose changes the kernel does not report, and tries again to watch them.
 func (r *Recorder) lookAtUnwatched(now time.Time) {
 	for _, p := range r.pods {
-		if !p.watched || p.away || p.unread {
+		if !p.watched || p.away || !p.unread.IsZero() {
 			r.watch(p)
 			r.look(p, now)
 		}
@@ -455,7 +455,7 @@ func (r *Recorder) look(p *pod, now time.Time) {
 	since, events, err := r.count(p.cgroup, now)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) { // it has just ended
-			r.isUnread(p, err)
+			r.isUnread(p, err, now)
 		}
 		return
 	}
@@ -471,7 +471,7 @@ func (r *Recorder) look(p *pod, now time.Time) {
 		r.killed(p, now, away, since)
 		return
 	}
-	p.unread = false
+	p.unread = time.Time{}
 	if events.High > p.high && r.options.OnHigh != nil {
 		r.options.OnHigh(p.cgroup)
 	}

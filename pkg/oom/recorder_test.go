@@ -635,7 +635,7 @@ func TestWhatCannotBeReadWhileWatched(t *testing.T) {
 				failing = ""
 				r.lookAtUnwatched(at.Add(3 * time.Minute))
 				r.judge(at.Add(4 * time.Minute))
-				if v := h.verdicts; len(v) != 1 || !v[0].After.IsZero() {
+				if v := h.verdicts; len(v) != 1 || v[0].After.After(at) || at.Sub(v[0].After) > period || !v[0].Time.Equal(at.Add(3*time.Minute)) {
 					t.Errorf("%+v", v)
 				}
 				h.expect("beside 1 container unknown by web/beside")

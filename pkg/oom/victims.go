@@ -38,10 +38,14 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		// Who lost processes is told when all can be read: until then nothing is counted.
 		before[p.cgroup] = before[p.cgroup].since(since)
 		r.file.Known, p.away = before, away
-		r.isUnread(p, unread)
+		r.isUnread(p, unread, now)
 		return
 	}
-	p.unread = false
+	after := p.after
+	if !away {
+		after = p.unread // what was counted since then is read only now
+	}
+	p.unread = time.Time{}
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
@@ -61,7 +65,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 			continue
 		}
 		k := &kill{container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: due, Kill: Kill{
-			At: now, After: p.after, Away: away, UID: p.view.UID,
+			At: now, After: after, Away: away, UID: p.view.UID,
 			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
 			Chain:  chain,
 		}}
