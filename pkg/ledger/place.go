@@ -127,14 +127,11 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 		l.assign(c, l.fit(c))
 	}
 	fresh := append(earlier, free...) // a state file that could not be written may lack an earlier one
-	back := map[*container]bool{}
-	for _, c := range fresh { // before others get nodes of which these have the memory
-		back[c] = l.placeBack(c)
+	// First what is to be where its memory is, before others get nodes there.
+	for _, c := range slices.DeleteFunc(slices.Clone(fresh), l.placeBack) {
+		_ = l.place(c) // a running container is never refused
 	}
 	for _, c := range fresh {
-		if !back[c] {
-			_ = l.place(c) // a running container is never refused
-		}
 		if !c.Nodes.Empty() {
 			placed++
 		}
