@@ -44,6 +44,11 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	for i, e := range entries {
 		a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
 		a.To = cmp.Or(e.Restore, a.Knob.Format(a.Knob.Default()))
+		if dryRun && len(late) == mostLate {
+			a.Err = fmt.Errorf("%s of cgroup %s is not read: %d files before it hang", e.Knob, e.Cgroup, mostLate)
+			actions = append(actions, a)
+			continue
+		}
 		restored := make(chan Action, 1)
 		go func(a Action) {
 			a = a.restore(ctx, j, t, u, dryRun)
@@ -83,6 +88,9 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 
 // leastWait keeps the order of files that do not hang, beside many that do.
 const leastWait = time.Millisecond
+
+// mostLate bounds the reads that hang in a dry run, which a daemon repeats: each occupies a thread.
+const mostLate = 64
 
 func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) Action {
 	there, err := t.Exists(a.Cgroup)

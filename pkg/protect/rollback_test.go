@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,6 +319,41 @@ func TestRollbackKeepsTheOrderBesideFilesThatHang(t *testing.T) {
 		}
 		if got := content(t, n.Tree, scopeA+"/memory.oom.group"); got != "0" {
 			t.Errorf("memory.oom.group is %s again", got)
+		}
+		close(answers)
+	})
+}
+
+// A dry run leaves few threads behind where all files hang, and names them all.
+func TestDryRunWhereAllFilesHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, nil)
+		for i := range 2 * mostLate {
+			dir := fmt.Sprintf("%s/%d", podB, i)
+			put(t, n.Root(), map[string]string{dir + "/memory.min": "1"})
+			n.journal.Note(Entry{dir, cgroup.MemoryMin, "", ""})
+		}
+		var hanging atomic.Int64
+		answers := make(chan bool)
+		tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(string, string) error {
+			hanging.Add(1)
+			<-answers
+			return nil
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		actions, _ := Rollback(ctx, n.journal, tree, nil, true)
+		if len(actions) != 2*mostLate || hanging.Load() > mostLate {
+			t.Errorf("%d actions, %d reads hang", len(actions), hanging.Load())
+		}
+		for _, a := range actions {
+			if a.Err == nil {
+				t.Errorf("%s has no error", a.Cgroup)
+			}
 		}
 		close(answers)
 	})
