@@ -57,13 +57,9 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 			}
 			restored <- a
 		}(a)
-		limit := max(WriteLimit>>len(late), leastWait)
-		if ctx.Err() != nil {
-			limit = 0
-		}
 		select {
 		case a = <-restored:
-		case <-time.After(limit):
+		case <-time.After(max(WriteLimit>>len(late), leastWait)):
 			a.Err = fmt.Errorf("%s of cgroup %s hangs: its read or write has not returned", e.Knob, e.Cgroup)
 			late[i] = restored
 		}
