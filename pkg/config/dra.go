@@ -5,7 +5,10 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -44,5 +47,23 @@ func (r *Resolved) claimable(m machine.Machine) error {
 		}
 	}
 	r.Claimable = append(d.Claimable(r.Nodes, "50%"), d.Claimable(r.ClaimNodes, "100%")...)
+	for i, share := range d.Shares {
+		for _, memoryType := range slices.Sorted(maps.Keys(share.Limits)) {
+			r.warnOfShare(share, memoryType, fmt.Sprintf("dra.shares[%d].limits.%s", i, memoryType))
+		}
+	}
 	return nil
+}
+
+// warnOfShare warns of the first NUMA node that has less than its share, all of which is for claims.
+func (r *Resolved) warnOfShare(share claims.NodeShare, memoryType string, path string) {
+	want, err := quantity.Parse(string(share.Limits[memoryType]))
+	for _, node := range slices.Concat(r.Nodes, r.ClaimNodes) {
+		has := node.Allocatable(memorymanager.MemoryType(memoryType))
+		if err == nil && want > has && (share.NUMANode == nil || *share.NUMANode == node.ID) {
+			sizes := quantity.Apart(want, has)
+			r.Warnings = append(r.Warnings, r.Config.Errorf(path, "NUMA node %d has less than %s: claims get all of its %s", node.ID, sizes[0], sizes[1]).Error())
+			return
+		}
+	}
 }

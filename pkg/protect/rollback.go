@@ -32,8 +32,8 @@ type Action struct {
 // protection than its children. u may be nil. Rollback can be repeated and is safe while pods run. With dryRun it only returns the actions.
 // The error joins those of the actions. Flush the journal afterwards.
 //
-// A file that hangs keeps none below or above it from being restored. It delays the next ones by WriteLimit at most, and all that hang together by twice as much, and leastWait for each. It has until
-// the end of ctx.
+// A file that hangs keeps none below or above it from being restored. It delays the next ones by WriteLimit at most, and all that hang together
+// by twice as much, and leastWait for each. It has until the end of ctx.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
