@@ -55,12 +55,15 @@ func (r *Resolved) claimable(m machine.Machine) error {
 	return nil
 }
 
-// warnOfShare warns of the first NUMA node that has less than its share, all of which is for claims.
-func (r *Resolved) warnOfShare(share claims.NodeShare, memoryType string, path string) {
+// warnOfShare warns of the first NUMA node that has less than its share: claims get all of its memory.
+func (r *Resolved) warnOfShare(share claims.NodeShare, memoryType, path string) {
 	want, err := quantity.Parse(string(share.Limits[memoryType]))
+	if err != nil { // a percentage
+		return
+	}
 	for _, node := range slices.Concat(r.Nodes, r.ClaimNodes) {
 		has := node.Allocatable(memorymanager.MemoryType(memoryType))
-		if err == nil && want > has && (share.NUMANode == nil || *share.NUMANode == node.ID) {
+		if want > has && (share.NUMANode == nil || *share.NUMANode == node.ID) {
 			sizes := quantity.Apart(want, has)
 			r.Warnings = append(r.Warnings, r.Config.Errorf(path, "NUMA node %d has less than %s: claims get all of its %s", node.ID, sizes[0], sizes[1]).Error())
 			return

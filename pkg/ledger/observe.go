@@ -21,7 +21,7 @@ type Files struct {
 	Journaled map[cgroup.Knob]bool
 	// Own is set if this process is in the cgroup.
 	Own bool `json:",omitempty"`
-	// Empty is set if no process is in the cgroup: that of a gVisor container, whose sandbox has its processes.
+	// Empty is set if the cgroup has no processes, as a gVisor container's, whose processes run in the sandbox.
 	Empty bool `json:",omitempty"`
 }
 

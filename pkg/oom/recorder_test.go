@@ -606,7 +606,7 @@ func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 	}
 }
 
-// While a pod's files cannot be read, a kill in it is counted for nobody, and the log says so once. Afterwards it is told once.
+// While a pod's files cannot be read, no kill in it is counted, and the log says so once. Afterwards it gets one verdict.
 func TestWhatCannotBeReadWhileWatched(t *testing.T) {
 	for name, unread := range map[string]string{"the victim": besideID, "one beside it": appDir, "the pod": podDir} {
 		t.Run(name, func(t *testing.T) {

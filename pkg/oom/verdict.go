@@ -141,7 +141,7 @@ func (u User) over() uint64 { return less(u.Used, u.Share) }
 
 // Kill is what is known of a kill.
 type Kill struct {
-	// At is when it was noticed. After is set where nobody watched since then, or could read it, and Away where nobody watched.
+	// At is when it was noticed. After is set if no daemon watched since then, or could read the pod, and Away if none watched.
 	At, After time.Time
 	Away      bool
 	// UID, ID and Nodes are of the victim; it is one of Users, unless it is not known which container of the pod it was.
@@ -168,7 +168,7 @@ type Kill struct {
 // Verdict is what is said of a kill. Its JSON is a row of the file of verdicts.
 type Verdict struct {
 	Time time.Time `json:"time"`
-	// After is set where nobody watched, or could read the pod, between it and Time.
+	// After is set if no daemon watched, or could read the pod, between it and Time.
 	After     time.Time `json:"after,omitzero"`
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`

@@ -230,7 +230,24 @@ func TestRollbackAfterOneThatWasKilled(t *testing.T) {
 	}
 }
 
-// Files that hang are named, and all others are restored: those of the same container, and of its parents.
+// hanging opens the node's cgroups with files whose reads and writes do not return before release is called.
+func hanging(t *testing.T, n *node, hangs func(dir, file string) bool) (tree *cgroupfs.Tree, release func()) {
+	t.Helper()
+	answers := make(chan bool)
+	tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(dir, file string) error {
+		if hangs(dir, file) {
+			<-answers
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tree.Close() })
+	return tree, func() { close(answers) }
+}
+
+// Rollback names files that hang and restores all others: those of the same container, and of its parents.
 func TestRollbackBesideFilesThatHang(t *testing.T) {
 	for name, hangs := range map[string]func(dir, file string) bool{
 		"one file":          func(dir, file string) bool { return dir == plainB && file == "memory.low" },
@@ -239,17 +256,7 @@ func TestRollbackBesideFilesThatHang(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := written(t, nil)
-				answers := make(chan bool)
-				tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(dir, file string) error {
-					if hangs(dir, file) {
-						<-answers
-					}
-					return nil
-				}))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer tree.Close()
+				tree, release := hanging(t, n, hangs)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				began := time.Now()
@@ -274,7 +281,7 @@ func TestRollbackBesideFilesThatHang(t *testing.T) {
 				if len(actions) != 11 || content(t, n.Tree, "kubepods/memory.min") != "0" {
 					t.Errorf("not everything else is restored: %+v", actions)
 				}
-				close(answers)
+				release()
 			})
 		})
 	}
@@ -301,17 +308,7 @@ func TestRollbackKeepsTheOrderBesideFilesThatHang(t *testing.T) {
 		for _, e := range []Entry{{scopeA, cgroup.MemoryMin, "crio-a.scope", ""}, {scopeA, cgroup.MemoryOOMGroup, "", ""}} {
 			n.journal.Note(e)
 		}
-		answers := make(chan bool)
-		tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(dir, _ string) error {
-			if strings.Contains(dir, "a-hangs") {
-				<-answers
-			}
-			return nil
-		}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tree.Close()
+		tree, release := hanging(t, n, func(dir, _ string) bool { return strings.Contains(dir, "a-hangs") })
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		if actions, _ := Rollback(ctx, n.journal, tree, slowSystemd{n.Tree}, false); len(actions) != 42 {
@@ -320,7 +317,7 @@ func TestRollbackKeepsTheOrderBesideFilesThatHang(t *testing.T) {
 		if got := content(t, n.Tree, scopeA+"/memory.oom.group"); got != "0" {
 			t.Errorf("memory.oom.group is %s again", got)
 		}
-		close(answers)
+		release()
 	})
 }
 
@@ -333,29 +330,20 @@ func TestDryRunWhereAllFilesHang(t *testing.T) {
 			put(t, n.Root(), map[string]string{dir + "/memory.min": "1"})
 			n.journal.Note(Entry{dir, cgroup.MemoryMin, "", ""})
 		}
-		var hanging atomic.Int64
-		answers := make(chan bool)
-		tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(string, string) error {
-			hanging.Add(1)
-			<-answers
-			return nil
-		}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tree.Close()
+		var reads atomic.Int64
+		tree, release := hanging(t, n, func(string, string) bool { return reads.Add(1) > 0 })
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		actions, _ := Rollback(ctx, n.journal, tree, nil, true)
-		if len(actions) != 2*mostLate || hanging.Load() > mostLate {
-			t.Errorf("%d actions, %d reads hang", len(actions), hanging.Load())
+		if len(actions) != 2*mostLate || reads.Load() > mostLate {
+			t.Errorf("%d actions, %d reads hang", len(actions), reads.Load())
 		}
 		for _, a := range actions {
 			if a.Err == nil {
 				t.Errorf("%s has no error", a.Cgroup)
 			}
 		}
-		close(answers)
+		release()
 	})
 }
 

@@ -156,7 +156,7 @@ var resourceNames = []string{"cpu", "memory", "ephemeral-storage", "hugepages-<s
 
 const notOvercommitted = "huge pages and extended resources cannot be overcommitted"
 
-// extended reports whether a resource is not Kubernetes' own: that of a device plugin, for example.
+// extended reports whether a resource is an extended one, such as a device plugin's: its domain is not Kubernetes'.
 func extended(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }

@@ -39,7 +39,7 @@ func (d drawer) rules(s *Scenario) {
 	}
 }
 
-// annotationRules are one or two rules, of which the first may keep the second from pods.
+// annotationRules are one or two rules. The first may match pods that the second would, too.
 func (d drawer) annotationRules() string {
 	var b strings.Builder
 	b.WriteString("annotationRules:\n")
