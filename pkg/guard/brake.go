@@ -80,6 +80,9 @@ type Sample struct {
 // fixed returns the bytes besides page cache, which cannot be reclaimed without swap.
 func (s Sample) fixed() uint64 { return s.Current - min(s.File, s.Current) }
 
+// beyond reports whether no reclaim brings the container below this memory.high, so that each of its allocations sleeps.
+func (s Sample) beyond(high uint64) bool { return s.Swap < smallestStep && s.fixed() > high }
+
 // Verb is an action on a container.
 type Verb int
 
@@ -179,7 +182,8 @@ func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 }
 
 // stopped reports whether the container was stopped by its own memory.high. A container that gets pages by reclaim and does not need them
-// again, for example because it reads a large file or swaps, makes progress. With CacheRoom, only memory besides page cache counts.
+// again, for example because it reads a large file or swaps, makes progress, unless it is beyond memory.high without it. With CacheRoom, only
+// memory besides page cache counts.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 	if b.bounds.CacheRoom && !b.full(s) {
 		return false
@@ -187,7 +191,7 @@ func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 	return b.high != Unlimited &&
 		(s.HighEvents > b.since.HighEvents || s.Current > b.high) && // a container that sleeps for its excess causes no event
 		float64(s.Current) >= float64(b.high)*(1-slack) &&
-		s.Reclaimed < b.since.Reclaimed+smallestStep*uint64(1+2*stall/b.settings.Stall)
+		(s.beyond(b.high) || s.Reclaimed < b.since.Reclaimed+smallestStep*uint64(1+2*stall/b.settings.Stall))
 }
 
 // full reports whether memory besides page cache fills memory.high.

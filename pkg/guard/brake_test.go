@@ -247,6 +247,16 @@ func TestPageCacheReaderIsNotRaised(t *testing.T) {
 	}
 }
 
+// TestAHeapAboveMemoryHighGetsRoomThoughItReads: its page cache comes and goes, which is no progress, because each allocation sleeps for the heap.
+func TestAHeapAboveMemoryHighGetsRoomThoughItReads(t *testing.T) {
+	c, b := newContainer(275, 400, 281)
+	c.anon, c.readsFile = 281*mib, true
+	actions := c.run(b, defaults, time.Now(), time.Minute, true)
+	if count := verbs(actions); count[Raise] != 1 || b.High() < c.anon {
+		t.Errorf("%v, memory.high %d MiB; want one raise, above the heap of 281 MiB", actions, b.High()/mib)
+	}
+}
+
 func TestSwappingContainerIsNotRaised(t *testing.T) {
 	c, b := newContainer(32, 0, 1024)
 	c.swap = true

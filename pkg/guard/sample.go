@@ -63,7 +63,7 @@ func (b *blind) stall(s Sample, high uint64, trigger time.Duration) time.Duratio
 	grown := s.Current - min(s.Current, last.Current)
 	b.stuck = !last.At.IsZero() && s.HighEvents > last.HighEvents &&
 		float64(s.Current) >= float64(high)*(1-slack) &&
-		grown < smallestStep && s.Reclaimed < last.Reclaimed+smallestStep
+		grown < smallestStep && (s.beyond(high) || s.Reclaimed < last.Reclaimed+smallestStep)
 	if b.stuck {
 		b.total += s.At.Sub(last.At)
 	}
