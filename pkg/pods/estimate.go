@@ -67,14 +67,15 @@ func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
 		}
 		return Estimate{Request: e.Limit, Source: memoryqos.SourceLimit}
 	}
-	if request, ok := e.protected(); ok {
+	may := func(s memoryqos.Source) bool { return len(use) == 0 || slices.Contains(use, s) }
+	scored, byScore := n.fromOOMScore(e)
+	// What is the score's bracket to the byte, this plugin wrote, though a disk that hung has lost that it did.
+	if request, ok := e.protected(); ok && (e.OwnMemory || !byScore || !may(memoryqos.SourceOOMScore) || request != scored.Low) {
 		return Estimate{Request: request, Source: memoryqos.SourceUnified}
 	}
 	if e.OwnMemory {
 		return unknown
 	}
-	may := func(s memoryqos.Source) bool { return len(use) == 0 || slices.Contains(use, s) }
-	scored, byScore := n.fromOOMScore(e)
 	swapped, bySwap := n.fromSwap(e)
 	if byScore && swapped.Low > scored.High { // a score is never that of a smaller request than the container's
 		bySwap = false

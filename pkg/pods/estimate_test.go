@@ -59,6 +59,11 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 			event: Event{Class: memoryqos.Burstable, Unified: map[string]string{"memory.min": "67108865"}},
 			want:  Estimate{Request: 67108865, Source: memoryqos.SourceUnified},
 		},
+		"memory.low that this plugin estimated from the score is that estimate": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)),
+				Unified: map[string]string{"memory.low": "68719477"}},
+			want: bracket992,
+		},
 		"zeros of the kubelet say nothing": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)),
 				Unified: map[string]string{"memory.low": "0", "memory.min": "0"}},
