@@ -35,7 +35,9 @@ func Draw(seed uint64, size Size) Scenario {
 	}
 	if other := draws(seed, "huge pages"); other.IntN(5) == 0 {
 		for i := range s.Machine.Nodes {
-			s.Machine.Nodes[i].Hugepages = uint64(other.IntN(3)) * 256
+			if n := uint64(other.IntN(3)) * 256; s.Machine.Nodes[i].Memory > 0 {
+				s.Machine.Nodes[i].Hugepages = n
+			}
 		}
 	}
 	if s.Runtime.Name == "cri-o" {

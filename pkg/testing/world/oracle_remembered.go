@@ -15,12 +15,16 @@ func (n *simulation) dates() {
 		if !v.After.IsZero() {
 			from = v.After.Add(-late)
 		}
-		if v.After.IsZero() && n.trouble.calm(dated, v.Time).After(from) {
-			continue
+		until := v.Time
+		if n.trouble.calm(dated, v.Time).After(v.Time.Add(-late)) {
+			if v.After.IsZero() {
+				continue
+			}
+			until = until.Add(late) // it says when the round began in which each file was read slowly
 		}
 		found := false
 		for _, kill := range n.kernel.Kills() {
-			found = found || kill.Victim.UID == v.UID && (v.ID == "" || kill.Victim.ID == v.ID) && !kill.At.After(v.Time) && !kill.At.Before(from)
+			found = found || kill.Victim.UID == v.UID && (v.ID == "" || kill.Victim.ID == v.ID) && !kill.At.After(until) && !kill.At.Before(from)
 		}
 		if !found {
 			n.broken(dated, "%s/%s: nothing was killed between %s and %s", v.UID, v.Container, from.Sub(n.began).Round(time.Second), v.Time.Sub(n.began).Round(time.Second))
