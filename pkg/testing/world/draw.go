@@ -77,6 +77,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.apiServer(&s)
 	d.rules(&s)
 	d.hugepages(&s)
+	d.replaced(&s)
 	return s
 }
 

@@ -124,6 +124,14 @@ func (d drawer) ownResources(name string) Pod {
 	return p
 }
 
+// replaced has another daemon wait for the state folder of one that then ends, as where an update brings the new one first.
+func (d drawer) replaced(s *Scenario) {
+	d.Rand = draws(s.Seed, "two daemons")
+	if d.oneIn(5) && len(s.Faults) > 0 {
+		s.Faults = append(s.Faults, Fault{At: d.when(d.between(time.Minute, d.length)), Kind: DaemonReplaced, Length: Duration(d.between(time.Second, time.Minute))})
+	}
+}
+
 // hugepages has every third app of a Guaranteed pod ask for huge pages, on machines that have some.
 func (d drawer) hugepages(s *Scenario) {
 	d.Rand = draws(s.Seed, "who has huge pages")

@@ -20,8 +20,9 @@ const (
 	QueueOverflow    = "inotify queue overflows"
 	DiskHangs        = "disk hangs"
 	DiskFails        = "disk fails"
-	DaemonKilled     = "daemon killed" // and started again after its length
-	DaemonEnds       = "daemon ends"   // SIGTERM, the same
+	DaemonKilled     = "daemon killed"   // and started again after its length
+	DaemonEnds       = "daemon ends"     // SIGTERM, the same
+	DaemonReplaced   = "daemon replaced" // another one waits for its state folder for its length, then it ends
 	DaemonFrozen     = "daemon frozen"
 	RuntimeRestarted = "runtime restarted"  // it is away for its length
 	NRIAway          = "NRI away"           // the runtime serves the kubelet without plugins

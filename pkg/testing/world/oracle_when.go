@@ -17,7 +17,7 @@ type bound struct {
 // For so long after a fault of a kind promises about cgroups need not hold: a look that failed is tried again with the next period of 10 s,
 // a connection after 2 s at most.
 var (
-	away = map[string]time.Duration{DaemonKilled: 5 * time.Second, DaemonEnds: 5 * time.Second, DaemonFrozen: 2 * time.Second, RuntimeRestarted: 5 * time.Second,
+	away = map[string]time.Duration{DaemonKilled: 5 * time.Second, DaemonEnds: 5 * time.Second, DaemonReplaced: 5 * time.Second, DaemonFrozen: 2 * time.Second, RuntimeRestarted: 5 * time.Second,
 		NRIAway: 5 * time.Second}
 	kernelSlow = map[string]time.Duration{SlowReads: 5 * time.Second, SlowWrites: 10 * time.Second, HangingWrites: 2 * time.Second, FailingWrites: 12 * time.Second,
 		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second, OpensFail: 12 * time.Second, OCIFails: 12 * time.Second}

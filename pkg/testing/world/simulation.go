@@ -93,6 +93,7 @@ type life struct {
 	written    map[string]int // how often, by CGROUP/FILE, while it starts beside what is right
 	state      string         // its state folder
 	reread     chan struct{}
+	ctx        context.Context
 	cancel     context.CancelFunc
 	ended      chan error
 	killed     atomic.Bool
@@ -275,22 +276,53 @@ func (n *simulation) current() *life {
 
 // begin starts a life of the daemon on what the one before has left.
 func (n *simulation) begin() {
-	l := &life{admin: newAdmin(), written: map[string]int{}, state: filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives))), reread: make(chan struct{}, 1), ended: make(chan error, 1), since: time.Now()}
-	l.port = n.kernel.Port(writing{asking{n.trouble, n}, n, l})
-	if n.current() != nil {
-		l.goroutines = n.current().goroutines
-		must(os.CopyFS(l.state, os.DirFS(n.current().state)))
-		keepTimes(n.current().state, l.state)
+	state := filepath.Join(n.folder, fmt.Sprintf("state%d", len(n.lives)))
+	if before := n.current(); before != nil {
+		must(os.CopyFS(state, os.DirFS(before.state)))
+		keepTimes(before.state, state)
 	} else {
-		must(os.MkdirAll(l.state, 0o700))
+		must(os.MkdirAll(state, 0o700))
 	}
+	l := n.life(state)
+	n.live(l)
+	l.run(<-n.daemon(l))
+}
+
+// replace starts a daemon that waits for the state folder of another, which ends after a while.
+func (n *simulation) replace(length time.Duration) {
+	l := n.life(n.current().state)
+	started := n.daemon(l)
+	time.Sleep(length)
+	n.end(false)
+	n.live(l)
+	l.run(<-started)
+}
+
+// life is what one of the daemon begins with.
+func (n *simulation) life(state string) *life {
+	l := &life{admin: newAdmin(), written: map[string]int{}, state: state, reread: make(chan struct{}, 1), ended: make(chan error, 1), since: time.Now()}
+	l.port = n.kernel.Port(writing{asking{n.trouble, n}, n, l})
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	if before := n.current(); before != nil {
+		l.goroutines = before.goroutines
+	}
+	return l
+}
+
+// live makes a life the current one.
+func (n *simulation) live(l *life) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lives = append(n.lives, l)
+}
+
+// run serves until the life ends.
+func (l *life) run(run func(context.Context) error) { go func() { l.ended <- run(l.ctx) }() }
+
+// daemon makes the daemon of a life, which first waits for its state folder.
+func (n *simulation) daemon(l *life) <-chan func(context.Context) error {
 	config := filepath.Join(n.folder, "config.yaml")
 	must(os.WriteFile(config, []byte(n.config), 0o600))
-	ctx, cancel := context.WithCancel(context.Background())
-	l.cancel = cancel
-	n.mu.Lock()
-	n.lives = append(n.lives, l)
-	n.mu.Unlock()
 	place := Place{
 		Kernel: l.port, Proc: filepath.Join(n.folder, "proc"), Sys: filepath.Join(n.folder, "sys"), StateDir: l.state, Config: config, Reread: l.reread,
 		Providers: []podinfo.Provider{n.kubelet.Provider()}, Listen: func(string) (net.Listener, error) { return l.admin, nil },
@@ -307,9 +339,13 @@ func (n *simulation) begin() {
 	if n.units != nil {
 		place.Units = unitsOf{n, l}
 	}
-	run, err := n.start(ctx, place)
-	must(err)
-	go func() { l.ended <- run(ctx) }()
+	made := make(chan func(context.Context) error, 1)
+	go func() {
+		run, err := n.start(l.ctx, place)
+		must(err)
+		made <- run
+	}()
+	return made
 }
 
 // keepTimes gives copies the times of the files. One that was written and not touched yet has the machine's time, and gets that of now.
@@ -382,6 +418,10 @@ func (n *simulation) fault(f Fault) {
 		time.Sleep(length)
 		n.begin()
 		n.trouble.lasted(f.Kind) // it may have taken its time to end
+		n.placed = time.Now().Add(time.Minute)
+	case DaemonReplaced:
+		n.replace(length)
+		n.trouble.lasted(f.Kind)
 		n.placed = time.Now().Add(time.Minute)
 	case DaemonFrozen:
 		n.runtime.Freeze(true)
