@@ -62,6 +62,9 @@ func (t *trouble) begin(f Fault) {
 	if to.After(t.until[f.Kind]) {
 		t.until[f.Kind] = to
 	}
+	if f.Kind == DaemonKilled || f.Kind == DaemonEnds || f.Kind == DaemonReplaced {
+		to = now.Add(time.Hour) // it may take its time to end
+	}
 	t.spans = append(t.spans, span{f.Kind, now, to, f.Target})
 	t.rand = rand.New(rand.NewPCG(f.Draw, 3))
 }

@@ -21,7 +21,7 @@ const (
 	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
 )
 
-// promisedOnce looks, for each set of NUMA nodes that is not all of them, whether the containers that may use these alone have limits beyond
+// promisedOnce looks, for each set of NUMA nodes that is not all with memory, whether the containers that may use these alone have limits beyond
 // their memory. Whoever may use all nodes may be there without an allocation.
 func (n *simulation) promisedOnce() {
 	nodes := len(n.scenario.Machine.Nodes)
@@ -59,6 +59,9 @@ func (n *simulation) promisedOnce() {
 		}
 	}
 	for set := 1; set < 1<<nodes-1; set++ {
+		if n.withMemory()&^set == 0 {
+			continue
+		}
 		var size, sum uint64
 		var who []string
 		for i, node := range n.scenario.Machine.Nodes {

@@ -417,7 +417,7 @@ func (n *simulation) fault(f Fault) {
 		n.end(f.Kind == DaemonKilled)
 		time.Sleep(length)
 		n.begin()
-		n.trouble.lasted(f.Kind) // it may have taken its time to end
+		n.trouble.lasted(f.Kind)
 		n.placed = time.Now().Add(time.Minute)
 	case DaemonReplaced:
 		n.replace(length)
