@@ -83,7 +83,7 @@ func (n *simulation) onlyTheLiving(see seer) {
 	for _, p := range n.kubelet.Pods() {
 		living[p.UID] = true
 		for _, c := range p.Pod.Containers {
-			if c.Kind == memoryqos.Init && entries[p.UID][c.Name] != nil && p.settled() {
+			if c.Kind == memoryqos.Init && entries[p.UID][c.Name] != nil && p.settled() && !p.Ending { // of one deleted by force the pod API tells nothing
 				see(initsFree, p.Name+"/"+c.Name, "has %+v", entries[p.UID][c.Name])
 			}
 		}
