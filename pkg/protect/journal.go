@@ -195,6 +195,16 @@ func (j *Journal) restoring(ctx context.Context, dir string, knob cgroup.Knob, t
 	return found == "" || found == text
 }
 
+// failed drops the text of a file that could not be written: its next text may be an older value of this plugin, which the runtime wrote.
+func (j *Journal) failed(dir string, knob cgroup.Knob, text string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if found := j.cgroups[dir].found; found[knob] == text {
+		delete(found, knob)
+		j.submit(dir)
+	}
+}
+
 // forget drops a knob that has been restored. Where its file holds the kernel's default, one in which the kubelet wants another value
 // stays.
 func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {

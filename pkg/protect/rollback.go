@@ -33,7 +33,7 @@ type Action struct {
 // The error joins those of the actions. Flush the journal afterwards.
 //
 // A file that hangs keeps none below or above it from being restored. It delays the next ones by WriteLimit at most, and all that hang together
-// by twice as much, and leastWait for each. It has until the end of ctx.
+// by twice as much, and a millisecond for each. It has until the end of ctx.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
@@ -59,7 +59,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 		}(a)
 		select {
 		case a = <-restored:
-		case <-time.After(max(WriteLimit>>len(late), leastWait)):
+		case <-time.After(WriteLimit >> min(len(late), 9)): // the last millisecond keeps the order of files that do not hang
 			a.Err = fmt.Errorf("%s of cgroup %s hangs: its read or write has not returned", e.Knob, e.Cgroup)
 			late[i] = restored
 		}
@@ -81,9 +81,6 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	}
 	return actions, errors.Join(errs...)
 }
-
-// leastWait keeps the order of files that do not hang, beside many that do.
-const leastWait = time.Millisecond
 
 // mostLate bounds the reads that hang in a dry run, which a daemon repeats: each occupies a thread.
 const mostLate = 64
@@ -108,6 +105,9 @@ func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Uni
 		err := t.Write(leaf, a.Knob, a.To)
 		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroupfs.ErrOwn) {
 			continue // it has ended, or ends with this process
+		}
+		if err != nil && leaf == a.Cgroup {
+			j.failed(a.Cgroup, a.Knob, a.From)
 		}
 		a.Err = errors.Join(a.Err, err)
 	}

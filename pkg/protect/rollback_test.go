@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -226,6 +227,60 @@ func TestRollbackAfterOneThatWasKilled(t *testing.T) {
 			if left := j.Entries(); len(left) > 0 {
 				t.Errorf("the journal has %v", left)
 			}
+		})
+	}
+}
+
+// A rollback that failed and lives on is done again. By then the runtime may have written an older value of ours, or the kubelet a newer one.
+func TestRollbackAfterOneThatFailed(t *testing.T) {
+	for name, test := range map[string]struct {
+		found   string // in the journal of a rollback that was killed
+		text    string // the file, before the rollback that fails
+		write   error  // of the file
+		systemd error
+		holds   string // the file, at the next rollback
+		want    string
+	}{
+		"the runtime has written an older value":    {"", "100", unix.EIO, nil, "90", "120"},
+		"nothing has written it":                    {"", "100", unix.EIO, nil, "100", "120"},
+		"only systemd did not get the value":        {"", "100", nil, errors.New("systemd hangs"), "120", "120"},
+		"and the kubelet has written it since":      {"", "100", nil, errors.New("systemd hangs"), "200", "200"},
+		"the kubelet had written it before":         {"100", "200", unix.EIO, nil, "200", "200"},
+		"the kubelet had written it before systemd": {"100", "200", nil, errors.New("systemd hangs"), "200", "200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			put(t, n.Root(), map[string]string{sliceG + "/memory.min": test.text})
+			n.journal.Note(Entry{sliceG, cgroup.MemoryMin, cgroup.Unit(sliceG), "120"})
+			if test.found != "" {
+				n.journal.restoring(t.Context(), sliceG, cgroup.MemoryMin, test.found)
+			}
+			opened := 0
+			tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnOpen(func(_, file string) error {
+				if file != string(cgroup.MemoryMin) {
+					return nil
+				}
+				if opened++; opened == 1 { // to read it
+					return nil
+				}
+				return test.write
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tree.Close()
+			if _, err := Rollback(t.Context(), n.journal, tree, &units{err: test.systemd}, false); err == nil {
+				t.Fatal("it did not fail")
+			}
+			put(t, n.Root(), map[string]string{sliceG + "/memory.min": test.holds})
+			u := &units{}
+			if _, err := Rollback(t.Context(), n.journal, n.Tree, u, false); err != nil {
+				t.Error(err)
+			}
+			if got := content(t, n.Tree, sliceG+"/memory.min"); got != test.want {
+				t.Errorf("the file holds %s, want %s", got, test.want)
+			}
+			wantWrites(t, u.calls, "kubepods-podg.slice memory.min="+test.want)
 		})
 	}
 }
