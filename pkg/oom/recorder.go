@@ -252,12 +252,12 @@ func (r *Recorder) isBlind(err error) {
 	r.blind = true
 }
 
-// isUnread logs once that nothing is counted in a pod until it and its containers can be read.
+// isUnread logs once that kills in a pod are not counted until it and its containers can be read: those that no container's counter shows.
 func (r *Recorder) isUnread(p *pod, err error, now time.Time) {
 	if p.unread.IsZero() {
 		p.unread = now.Add(-period) // it was looked at since
 		r.options.Log.WithError(err).WithField("pod", p.view.Namespace+"/"+p.view.Name).
-			Warn("OOM kills in this pod get no verdict until the counters of all its containers can be read; trying again")
+			Warn("OOM kills in this pod get no verdict until it can be read whose they are; trying again")
 	}
 }
 

@@ -105,6 +105,9 @@ func (h *host) said() string {
 		if v.Culprit != nil {
 			by = v.Culprit.Pod + "/" + v.Culprit.Container
 		}
+		for _, name := range v.Unread {
+			by += " without " + name
+		}
 		all = append(all, fmt.Sprintf("%s %d %s %s by %s", v.Container, v.Kills, v.Level, v.Cause, by))
 	}
 	return strings.Join(all, "; ")
@@ -563,12 +566,13 @@ func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens func(h *host)
 		unread  string
-		want    string
+		first   string // while it cannot be read
+		then    string
 	}{
-		"one beside the victim": {ended, besideID, " 1 container unknown by web/"},
-		"the victim":            {beside, besideID, "beside 1 container unknown by web/beside"},
-		"one beside it":         {beside, appDir, "beside 1 container unknown by web/beside"},
-		"the pod":               {beside, podDir, "beside 1 container unknown by web/beside"},
+		"one beside the victim": {ended, besideID, "", " 1 container unknown by web/"},
+		"the victim":            {beside, besideID, "", "beside 1 container unknown by web/beside"},
+		"one beside it":         {beside, appDir, "beside 1 container unknown by web/beside without app", ""},
+		"the pod":               {beside, podDir, "", "beside 1 container unknown by web/beside"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
@@ -584,17 +588,18 @@ func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 				return nil
 			}))
 			h.sync(r, noon.Add(time.Minute))
-			h.expect("")
+			all := h.verdicts
+			h.expect(test.first)
 			test.unread = ""
 			r.lookAtUnwatched(noon.Add(2 * time.Minute))
 			r.judge(noon.Add(3 * time.Minute))
-			if v := h.verdicts; len(v) != 1 || !v[0].After.Equal(noon) {
-				t.Errorf("%+v", v)
+			if all = append(all, h.verdicts...); len(all) != 1 || !all[0].After.Equal(noon) {
+				t.Errorf("%+v", all)
 			}
-			h.expect(test.want)
+			h.expect(test.then)
 
 			h.events(besideID, 2, 2, 2, 0) // what was counted before is not counted again
-			if test.want[0] == ' ' {
+			if name == "one beside the victim" {
 				h.events(besideID, 1, 1, 1, 0)
 			}
 			h.events(podDir, 0, 2, 2, 0)
@@ -606,9 +611,9 @@ func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 	}
 }
 
-// While a pod's files cannot be read, no kill in it is counted, and the log says so once. Afterwards it gets one verdict.
+// While the victim's files cannot be read, a kill is not counted, and the log says so once. Afterwards it gets one verdict.
 func TestWhatCannotBeReadWhileWatched(t *testing.T) {
-	for name, unread := range map[string]string{"the victim": besideID, "one beside it": appDir, "the pod": podDir} {
+	for name, unread := range map[string]string{"the victim": besideID, "the pod": podDir} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
 			failing := ""
@@ -644,6 +649,57 @@ func TestWhatCannotBeReadWhileWatched(t *testing.T) {
 			h.look(r, noon.Add(3*time.Hour))
 			h.expect("")
 		})
+	}
+}
+
+// One container that can never be read keeps no other's kill from its verdict, which names it, and its own only until the pod ends.
+func TestAContainerThatCanNeverBeRead(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
+		if dir == appDir {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	h.sync(r, noon)
+	r.pods[podDir].watched = true
+	at := noon
+	again := func(want string) {
+		h.Helper()
+		at = at.Add(time.Minute)
+		r.lookAtUnwatched(at)
+		h.look(r, at)
+		for _, v := range h.verdicts {
+			if !v.After.IsZero() {
+				t.Errorf("said to be since %v", v.After)
+			}
+		}
+		h.expect(want)
+	}
+	h.events(besideID, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	again("beside 1 container unknown by web/beside without app")
+	again("")
+	h.held(podDir, "67108864", Held{Processes: 20 * mib})
+	h.held(besideID, "67108864", Held{Processes: 15 * mib})
+	h.events(besideID, 1, 1, 2, 0)
+	h.events(podDir, 1, 2, 3, 0) // one of them in app
+	h.log.Reset()
+	again("beside 1 pod processes by - without app")
+	again("")
+	if lines := h.log.AllEntries(); len(lines) != 2 || !strings.HasPrefix(lines[0].Message, "OOM kills in this pod get no verdict until") {
+		t.Errorf("the log has %v", lines)
+	}
+	h.events(besideID, 2, 2, 3, 0)
+	h.events(podDir, 1, 3, 4, 0)
+	again("beside 1 container processes by web/beside without app")
+	again("")
+	h.view = &ledger.View{Conditions: h.view.Conditions}
+	h.sync(r, at.Add(time.Minute))
+	text := h.verdicts[0].Text()
+	h.expect("app 1 pod processes by - without app")
+	if want := "; container app could not be read; what helps: raise the pod's limit"; !strings.Contains(text, want) {
+		t.Errorf("the text is %q, want %q in it", text, want)
 	}
 }
 

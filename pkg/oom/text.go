@@ -171,6 +171,9 @@ func (v Verdict) line(administrator bool) string {
 	if v.Order != "" {
 		text += "; chosen by its " + v.Order
 	}
+	if len(v.Unread) > 0 {
+		text += "; container " + strings.Join(v.Unread, ", ") + " could not be read"
+	}
 	return text + "; what helps: " + v.Change
 }
 
@@ -191,6 +194,9 @@ func Write(to io.Writer, verdicts []Verdict) error {
 		fmt.Fprintf(w, "  most used by:\t%s\n", v.by(true))
 		if v.Order != "" {
 			fmt.Fprintf(w, "  chosen by:\tits %s\n", v.Order)
+		}
+		if len(v.Unread) > 0 {
+			fmt.Fprintf(w, "  not read:\tcontainer %s\n", strings.Join(v.Unread, ", "))
 		}
 		for _, m := range v.Memory {
 			fmt.Fprintf(w, "  NUMA node %d:\t%s free, %s allocated%s\n", m.ID, quantity.Short(m.Free), quantity.Short(m.Allocated), v.grew(m.ID))

@@ -27,6 +27,9 @@ func (r *Recorder) surroundings(k *Kill, view *ledger.View, dir string) {
 	}
 	switch level, _ := k.Hit(); level {
 	case Pod:
+		if len(k.Unread) > 0 { // one of them may have used most
+			return
+		}
 		k.Users = r.containersOf(view, k.UID, dir)
 	case Parent, Node:
 		k.Users = r.podsOf(view, k.UID)

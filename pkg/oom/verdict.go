@@ -163,6 +163,8 @@ type Kill struct {
 	Peak uint64
 	// Before is what the victim held when it was last looked at, at most a minute earlier; nil when it was not.
 	Before *Sample
+	// Unread are the pod's containers that could not be read.
+	Unread []string
 }
 
 // Verdict is what is said of a kill. Its JSON is a row of the file of verdicts.
@@ -192,6 +194,8 @@ type Verdict struct {
 	Order  string       `json:"order,omitempty"`
 	Nodes  nodeset.Set  `json:"numaNodes,omitempty"` // that the victim may use, where they ran out
 	Memory []NodeMemory `json:"memory,omitempty"`    // of the NUMA nodes, where they ran out
+	// Unread are the pod's containers that could not be read: one of them may have used most.
+	Unread []string `json:"unread,omitempty"`
 	// Unknown says why the cause, or the level too, is not known.
 	Unknown string   `json:"unknown,omitempty"`
 	Change  string   `json:"change"`
@@ -236,7 +240,7 @@ func Judge(k Kill) Verdict {
 	level, at := k.Hit()
 	v := Verdict{
 		Time: k.At, Namespace: k.Victim.Namespace, Pod: k.Victim.Pod, Container: k.Victim.Container, UID: k.UID, ID: k.ID, After: k.After,
-		Kills: k.Kills, Whole: k.Whole, Level: level, Cause: UnknownCause,
+		Kills: k.Kills, Whole: k.Whole, Level: level, Cause: UnknownCause, Unread: k.Unread,
 	}
 	if at >= 0 {
 		v.Cgroup, v.Limit = k.Chain[at].Cgroup, k.Chain[at].limit()

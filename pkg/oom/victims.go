@@ -29,23 +29,22 @@ type kill struct {
 // killed finds the containers that lost processes, what was hit, and who shared it.
 func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	view := r.options.View()
-	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
+	i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup })
+	if i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	before := maps.Clone(r.file.Known)
-	victims, whole, unread := r.victims(p, now, since, away) // first of all: the runtime removes the cgroup of a container that has ended
-	if unread != nil {
-		// Who lost processes is told when all can be read: until then nothing is counted.
-		before[p.cgroup] = before[p.cgroup].since(since)
-		r.file.Known, p.away = before, away
-		r.isUnread(p, unread, now)
-		return
+	// First of all: the runtime removes the cgroup of a container that has ended.
+	victims, whole, unread, waits := r.victims(p, now, since, away, i < 0)
+	after := p.unread // what was counted since then is read only now
+	if p.unread = (time.Time{}); waits != nil {
+		p.away, p.unread, after = away, after, time.Time{}
+		if r.isUnread(p, waits, now); len(victims) == 0 {
+			return
+		}
 	}
-	after := p.after
-	if !away {
-		after = p.unread // what was counted since then is read only now
+	if away {
+		after = p.after
 	}
-	p.unread = time.Time{}
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
@@ -67,7 +66,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		k := &kill{container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: due, Kill: Kill{
 			At: now, After: after, Away: away, UID: p.view.UID,
 			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
-			Chain:  chain,
+			Chain:  chain, Unread: unread,
 		}}
 		if v.container != nil {
 			k.Victim.Container, k.Victim.Share = v.view.Name, v.view.Request
@@ -86,9 +85,10 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 }
 
 // victims returns the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
-// belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread is the
-// error of a container that may still exist and could not be read.
-func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) (victims []victim, whole Reading, unread error) {
+// belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread are containers
+// that may still exist and could not be read. waits is their error if such kills may be theirs: until all can be read or the pod has ended,
+// those are not counted.
+func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended bool) (victims []victim, whole Reading, unread []string, waits error) {
 	var gone []string
 	var others Held
 	var found counters
@@ -100,7 +100,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 				gone = append(gone, dir)
 			}
 			if c.gone.IsZero() {
-				unread = err
+				unread, waits = append(unread, c.view.Name), err
 			}
 			continue
 		}
@@ -112,6 +112,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 			found = found.plus(since)
 		}
 	}
+	slices.Sort(unread)
 	whole = r.level(p.cgroup, Pod, now)
 	for i := range victims {
 		if victims[i].reading.Gone { // since it was counted
@@ -122,15 +123,20 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away bool) 
 		known := r.file.Known[p.cgroup]
 		known.Kills += found.Kills - together.Kills
 		r.file.Known[p.cgroup] = known
-		return victims, whole, unread
+		return victims, whole, unread, nil
 	}
 	left := together.since(found)
+	left.OOM = together.OOM // of the pod's limit, not of theirs
+	if waits != nil && !ended {
+		r.file.Known[p.cgroup] = r.file.Known[p.cgroup].since(left)
+		return victims, whole, unread, waits
+	}
 	lost := victim{counted: counters{Kills: left.Kills, Groups: left.Groups}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
 	if len(gone) == 1 {
 		lost.dir, lost.container = gone[0], p.containers[gone[0]]
 		lost.remains(whole, others)
 	}
-	return append(victims, lost), whole, unread
+	return append(victims, lost), whole, unread, nil
 }
 
 // missed records since when a container's cgroup is gone. While the runtime is away, nothing else reports it.
