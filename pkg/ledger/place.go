@@ -269,6 +269,23 @@ func (l *Ledger) release(c *container) {
 	}
 }
 
+// releaseUnpinnable frees what is kept for containers of a pod that do not run, if they may not have it any more.
+func (l *Ledger) releaseUnpinnable(p *pod) {
+	if l.manager == nil {
+		return
+	}
+	for _, entry := range l.manager.Allocations(p.Key()).Entries {
+		c := p.container(entry.Container)
+		if c == nil { // it has not run yet, or not since this start of the plugin
+			c = &container{Slot: &Slot{Name: entry.Container, Run: Run{Phase: Stopped}}, pod: p}
+		}
+		if !c.alive() && l.unpinnable(c) != "" {
+			l.release(c)
+			l.dropSlot(c)
+		}
+	}
+}
+
 // withKubeletNodes returns a placement with the cpuset.mems that the kubelet has set, if any: kubelet and plugin never both pin.
 func (c *container) withKubeletNodes(as Placement) Placement {
 	if nodes, err := nodeset.Parse(c.Resources.Mems); err == nil && !nodes.Empty() {

@@ -144,3 +144,44 @@ func TestAPodWithResourcesOfItsOwnIsPlacedBackWhole(t *testing.T) {
 		})
 	}
 }
+
+// A configuration that unpins a pod takes all that the pod has, also what is kept for a container that does not run.
+func TestAPodIsUnpinnedWithContainersThatDoNotRun(t *testing.T) {
+	const gi = claimGi
+	const whole = "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted\n"
+	const unpins = `annotationRules: [{namespaces: [default], allowedAnnotations: [numa], defaults: {numa: none}}]`
+	web, budget := claimPod("web", ""), uint64(12*gi)
+	info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget,
+		Containers: []pods.Container{{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, {Name: "side", Request: gi, Limit: gi, Guaranteed: true}}}}
+	main, side := claimed(web, "main", 2*gi), claimed(web, "side", gi)
+	main.Container.State, side.Container.State = Running, Running
+	wholeMain, wholeSide := main, side
+	wholeMain.PodInfo, wholeSide.PodInfo = info, info
+	end := EndContainer{ID: side.Container.ID}
+	for name, test := range map[string]struct {
+		yaml   string
+		before []Event
+	}{
+		"as a whole, and one has not run":  {whole, []Event{wholeMain}},
+		"as a whole, and one has ended":    {whole, []Event{wholeMain, wholeSide, end}},
+		"as a whole, and all have ended":   {whole, []Event{wholeSide, end}},
+		"by containers, and one has ended": {"", []Event{main, side, end}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			l.after(test.before...)
+			stored := l.manager.State()
+			restarted := newLedger(t, test.yaml+unpins)
+			if _, err := restarted.Restore(stored); err != nil || len(stored.Entries) != 2 {
+				t.Fatalf("%+v, %v", stored.Entries, err)
+			}
+			l.after(Reconfigure{Config: resolve(t, l, test.yaml+unpins)})
+			restarted.after(Synchronize{Pods: []Pod{web}, PodInfos: map[string]pods.Answer{"web": test.before[0].(CreateContainer).PodInfo}})
+			for when, l := range map[string]*Ledger{"a reload": l, "a start": restarted} {
+				if state := l.manager.State(); len(state.Entries)+len(state.Pods) > 0 {
+					t.Errorf("after %s: %+v of the pod %+v", when, state.Entries, state.Pods)
+				}
+			}
+		})
+	}
+}

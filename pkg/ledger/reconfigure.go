@@ -35,6 +35,7 @@ func (e Reconfigure) apply(l *Ledger) {
 			continue
 		}
 		l.setRules(p)
+		l.releaseUnpinnable(p)
 		for _, c := range p.containers {
 			if c.alive() {
 				c.CPUNodes, c.NoOOMScore = l.exclusiveCPUs(c), l.withoutScore(c)

@@ -67,6 +67,7 @@ func (e Synchronize) apply(l *Ledger) {
 		}
 		p.compareLimits()
 		l.findShared(p)
+		l.releaseUnpinnable(p)
 	}
 	clear(l.state.Raises) // the remaining containers have ended
 	placed := l.placeAll(listed)
