@@ -173,7 +173,7 @@ func TestRollbackBesideAFileThatHangs(t *testing.T) {
 		}
 		hang := 0
 		for _, a := range actions {
-			if a.Err != nil && strings.HasSuffix(a.Err.Error(), " of cgroup "+a.Cgroup+" hangs: its read or write has not returned") {
+			if a.Err != nil && strings.HasSuffix(a.Err.Error(), " of cgroup "+a.Cgroup+" hangs: its read has not returned") {
 				hang++
 				n.want("the cgroup that hangs", "/"+a.Cgroup, c.CgroupsPath)
 			}

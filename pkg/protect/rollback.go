@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -40,7 +41,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup), groupFirst(a.Knob)-groupFirst(b.Knob))
 	})
 	var actions []Action
-	late := map[int]chan Action{}
+	late, waits := map[int]chan Action{}, make([]atomic.Value, len(entries))
 	for i, e := range entries {
 		a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), KubeletValue: e.Restore != ""}
 		a.To = cmp.Or(e.Restore, a.Knob.Format(a.Knob.Default()))
@@ -50,8 +51,9 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 			continue
 		}
 		restored := make(chan Action, 1)
+		waits[i].Store("its read has not returned")
 		go func(a Action) {
-			a = a.restore(ctx, j, t, u, dryRun)
+			a = a.restore(ctx, j, t, u, dryRun, &waits[i])
 			if a.Err == nil && !dryRun {
 				j.forget(e.Cgroup, e.Knob, false)
 			}
@@ -60,7 +62,6 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 		select {
 		case a = <-restored:
 		case <-time.After(WriteLimit >> min(len(late), 9)): // the last millisecond keeps the order of files that do not hang
-			a.Err = fmt.Errorf("%s of cgroup %s hangs: its read or write has not returned", e.Knob, e.Cgroup)
 			late[i] = restored
 		}
 		actions = append(actions, a)
@@ -72,6 +73,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 			select {
 			case actions[i] = <-restored: // both were ready
 			default:
+				actions[i].Err = fmt.Errorf("%s of cgroup %s hangs: %v", entries[i].Knob, entries[i].Cgroup, waits[i].Load())
 			}
 		}
 	}
@@ -85,7 +87,8 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 // mostLate bounds the reads that hang in a dry run, which a daemon repeats: each occupies a thread.
 const mostLate = 64
 
-func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) Action {
+// restore returns the action with its result. waits gets what it waits for.
+func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool, waits *atomic.Value) Action {
 	there, err := t.Exists(a.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
 		a.To = ""
@@ -99,8 +102,10 @@ func (a Action) restore(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Uni
 		a.To = a.From // systemd gets it too
 	}
 	if u != nil && a.Unit != "" && property[a.Knob] != "" {
+		waits.Store("systemd has not answered about " + a.Unit)
 		a.Err = a.resetUnit(ctx, t, u)
 	}
+	waits.Store("its write has not returned")
 	for _, leaf := range leaves {
 		err := t.Write(leaf, a.Knob, a.To)
 		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroupfs.ErrOwn) {

@@ -325,7 +325,7 @@ func TestRollbackBesideFilesThatHang(t *testing.T) {
 				}
 				for _, a := range actions {
 					hung := hangs(a.Cgroup, string(a.Knob))
-					want := fmt.Sprintf("%s of cgroup %s hangs: its read or write has not returned", a.Knob, a.Cgroup)
+					want := fmt.Sprintf("%s of cgroup %s hangs: its read has not returned", a.Knob, a.Cgroup)
 					if got := fmt.Sprint(a.Err); hung != (got == want) || !hung && a.Err != nil || !strings.Contains(err.Error(), want) == hung {
 						t.Errorf("%s of %s: %v; the error is %v", a.Knob, a.Cgroup, a.Err, err)
 					}
@@ -337,6 +337,51 @@ func TestRollbackBesideFilesThatHang(t *testing.T) {
 					t.Errorf("not everything else is restored: %+v", actions)
 				}
 				release()
+			})
+		})
+	}
+}
+
+// stuckSystemd answers when its channel is closed.
+type stuckSystemd chan bool
+
+func (u stuckSystemd) SetMemory(context.Context, string, map[cgroup.Knob]uint64) error {
+	<-u
+	return nil
+}
+
+// Rollback names what a file waits for.
+func TestRollbackNamesWhatItWaitsFor(t *testing.T) {
+	for name, want := range map[string]string{
+		"read":    "its read has not returned",
+		"systemd": "systemd has not answered about kubepods-podg.slice",
+		"write":   "its write has not returned",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t, nil)
+				put(t, n.Root(), map[string]string{sliceG + "/memory.min": "100"})
+				n.journal.Note(Entry{sliceG, cgroup.MemoryMin, cgroup.Unit(sliceG), "120"})
+				opened := 0
+				tree, release := hanging(t, n, func(_, file string) bool {
+					if file == string(cgroup.MemoryMin) {
+						opened++
+					}
+					return file == string(cgroup.MemoryMin) && (name == "read" || name == "write" && opened == 2)
+				})
+				answers := make(chan bool)
+				var u Units = &units{}
+				if name == "systemd" {
+					u = stuckSystemd(answers)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				time.AfterFunc(time.Minute, func() { close(answers); release() })
+				actions, err := Rollback(ctx, n.journal, tree, u, false)
+				if want := "memory.min of cgroup " + sliceG + " hangs: " + want; len(actions) != 1 || fmt.Sprint(err) != want {
+					t.Errorf("%v\nwant %s", err, want)
+				}
+				time.Sleep(time.Hour)
 			})
 		})
 	}
