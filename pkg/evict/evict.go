@@ -83,7 +83,7 @@ func (e *Evictor) look(ctx context.Context, now time.Time) {
 	after := time.Duration(view.Config.Config.EvictRejectedAfter)
 	rejection, ok := e.waits.longest(view, now, after, e.notYet)
 	maps.DeleteFunc(e.notYet, func(uid string, _ time.Time) bool { _, waits := e.waits[uid]; return !waits })
-	if !ok || after == 0 || view.Config.Config.DryRun() || now.Before(e.next) { // a dry run refuses nothing: the next try has the pod run here
+	if !ok || after == 0 || now.Before(e.next) {
 		return
 	}
 	err := e.evict(ctx, rejection, now, after)
@@ -120,7 +120,7 @@ func (e *Evictor) evict(ctx context.Context, r ledger.Rejection, now time.Time, 
 		e.notYet[r.UID] = until
 		return nil
 	}
-	if view := e.View(); view.Config.Config.DryRun() || placed(view, r) { // while the API server answered
+	if placed(e.View(), r) { // while the API server answered
 		return nil
 	}
 	e.next = now.Add(apart)
