@@ -279,7 +279,7 @@ func compareState(s memorymanager.State, machinePath, configPath string) ([]chec
 	if len(s.Nodes) == 0 || !resolved.Static {
 		return nil, nil
 	}
-	nodes := claims.NodesForPods(resolved.Nodes, resolved.Claimable)
+	nodes := claims.WithReserved(resolved.Nodes, resolved.Claimable)
 	if configPath == "" {
 		nodes = checkpoint.ReserveAs(s, nodes)
 	}

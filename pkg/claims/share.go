@@ -94,11 +94,11 @@ func Step(memoryType memorymanager.MemoryType) uint64 {
 	return size
 }
 
-// NodesForPods returns the nodes of the Memory Manager, without what is reserved for claims, or for others.
-func NodesForPods(nodes []memorymanager.NodeCapacity, reserved []Claimable) []memorymanager.NodeCapacity {
+// WithReserved returns nodes with more reserved on them: for claims, so that pods do not get it, or for pods, so that claims do not.
+func WithReserved(nodes []memorymanager.NodeCapacity, more []Claimable) []memorymanager.NodeCapacity {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
-		for _, claimable := range reserved {
+		for _, claimable := range more {
 			if claimable.Node == nodes[i].ID {
 				nodes[i].Reserved = plus(nodes[i].Reserved, claimable.Amounts)
 			}

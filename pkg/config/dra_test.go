@@ -62,7 +62,7 @@ func TestClaimableMemory(t *testing.T) {
 			if diff := cmp.Diff(test.want, resolved.Claimable); diff != "" {
 				t.Error(diff)
 			}
-			rest, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, resolved.Claimable), resolved.Manager)
+			rest, err := memorymanager.New(claims.WithReserved(resolved.Nodes, resolved.Claimable), resolved.Manager)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -111,7 +111,7 @@ func (l *Ledger) claimSupply() claims.Supply {
 	resolved := l.state.Resolved
 	nodes := resolved.Nodes
 	if len(resolved.ClaimNodes) > 0 {
-		nodes = slices.Concat(nodes, claims.NodesForPods(resolved.ClaimNodes, l.limitsWithoutClaims()))
+		nodes = slices.Concat(nodes, claims.WithReserved(resolved.ClaimNodes, l.limitsWithoutClaims()))
 	}
 	return claims.Supply{Nodes: nodes, Claimable: resolved.Claimable, Pods: l.manager}
 }

@@ -123,7 +123,7 @@ func managerFor(resolved config.Resolved, reserved []claims.Claimable) (*memorym
 	if !resolved.Static {
 		return nil, nil
 	}
-	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, reserved), resolved.Manager)
+	manager, err := memorymanager.New(claims.WithReserved(resolved.Nodes, reserved), resolved.Manager)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}
