@@ -30,8 +30,9 @@ func TestOrder(t *testing.T) {
 		"another set of nodes":  {[]uint64{5, 0}, []int{0, 1, 2}, []int{1, 0}},
 		"more than there is":    {[]uint64{200, 95}, []int{0, 1}, []int{0, 1}},
 		"nothing for any claim": {nil, []int{0}, nil},
+		"without another tier":  {[]uint64{10, 0, 90, 90, 90, 90, 90, 90, 90, 0}, []int{9, 0, 1, 2, 3, 4, 5, 6, 7, 8}, []int{0, 1, 2, 3, 4, 5, 6, 7, 8}},
 	} {
-		if diff := cmp.Diff(test.want, Order(view(test.claimed...), nil, test.was)); diff != "" {
+		if diff := cmp.Diff(test.want, Order(view(test.claimed...), nil, test.was, func(node int) bool { return node == 9 })); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -64,7 +65,7 @@ func TestOrderByAvailable(t *testing.T) {
 		"a little behind":                    {slack(time.Time{}, 65, 70, 75), []int{2, 0, 1}, []int{2, 0, 1}},
 		"far behind":                         {slack(time.Time{}, 65, 71, 60), []int{2, 0, 1}, []int{1, 0, 2}},
 	} {
-		if diff := cmp.Diff(test.want, Order(views, test.sample, test.was)); diff != "" {
+		if diff := cmp.Diff(test.want, Order(views, test.sample, test.was, func(int) bool { return false })); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

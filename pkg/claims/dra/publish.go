@@ -127,9 +127,8 @@ func (p *publisher) due(view *ledger.View) bool {
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 	var order []int
 	for of := range 2 { // each tier by itself: a large node that the scheduler takes last is no reason to keep the order of the others
-		other := func(id int) bool { return tier(id, p.Machine) != of }
-		claimable := slices.DeleteFunc(slices.Clone(view.Claimable), func(c claims.Capacity) bool { return other(c.Node) })
-		order = append(order, claims.Order(claimable, view.NodeMemory, slices.DeleteFunc(slices.Clone(p.order), other))...)
+		others := func(id int) bool { return tier(id, p.Machine) != of }
+		order = append(order, claims.Order(view.Claimable, view.NodeMemory, p.order, others)...)
 	}
 	p.order = order
 	wanted := view.Config.Config.DRA.PublishNodeAllocatable
