@@ -247,21 +247,45 @@ func TestAHitExplainsTheKillThatFollows(t *testing.T) {
 	h.expect("app 1 node unknown by -")
 }
 
-// The kernel counts a kill in the container before it counts it in the pod.
+// The kernel counts a kill in the container before it counts it in the pod, which is read first.
 func TestAKillIsCountedOnce(t *testing.T) {
 	h := newHost(t)
-	r := h.recorder()
+	killed := false
+	r := h.recorder(cgroupfs.OnOpen(func(dir, file string) error {
+		if killed && dir == appDir && file == "memory.events" {
+			h.events(podDir, 0, 1, 1, 0)
+		}
+		return nil
+	}))
 	h.sync(r, noon)
 	h.held(appDir, "67108864", Held{})
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 0, 0)
+	killed = true
 	h.look(r, noon.Add(time.Second))
-	h.events(podDir, 0, 1, 1, 0)
 	h.look(r, noon.Add(2*time.Second))
 	h.expect("app 1 container processes by web/app")
 	if got := r.Totals(); len(got) != 1 || got[Total{Processes, Container}] != 1 {
 		t.Errorf("totals are %v", got)
 	}
+}
+
+// A kill in a container that is not known yet is counted in the pod. Once the container is known, it is not counted again, nor are those before it.
+func TestAKillOfAContainerThatIsNotKnownYet(t *testing.T) {
+	h := newHost(t)
+	known := h.view
+	pod := *known.Pods[0]
+	pod.Containers = pod.Containers[1:]
+	h.view = &ledger.View{Conditions: known.Conditions, Pods: []*ledger.PodView{&pod}}
+	r := h.recorder()
+	h.sync(r, noon)
+	for i, kills := range []int{1, 3, 3} {
+		h.events(appDir, kills, kills, kills, 0)
+		h.events(podDir, 0, kills, kills, 0)
+		h.look(r, noon.Add(time.Duration(i)*time.Minute))
+		h.view = known
+	}
+	h.expect(" 1 container unknown by web/; app 3 container unknown by web/app")
 }
 
 // killOnFullNode has the kernel kill a process of app, which may use node 0 only, when that node has no memory left.

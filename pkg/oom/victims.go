@@ -122,6 +122,9 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 	if found.Kills >= together.Kills { // the kernel counts in the container first
 		known := r.file.Known[p.cgroup]
 		known.Kills += found.Kills - together.Kills
+		if shown, _, err := readCounters(r.options.Tree, p.cgroup); err == nil { // others were counted before their container was known
+			known.Kills = min(known.Kills, shown.Kills)
+		}
 		r.file.Known[p.cgroup] = known
 		return victims, whole, unread, nil
 	}
