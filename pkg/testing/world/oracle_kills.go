@@ -120,7 +120,7 @@ func (n *simulation) verdicts() {
 		var best verdict
 		for v := range n.said {
 			late := v.Time.Sub(kill.At)
-			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && used[v] < v.most() && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time)) {
+			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && used[v] < v.most() && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time) || v.Time.Equal(best.Time) && v.ID != "") {
 				best = v
 			}
 		}
