@@ -38,7 +38,7 @@ func refused(t *testing.T, stdin, want string, args ...string) {
 func TestManifestsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ manifest, want string }{
-		"empty":                         {"", "no pods in it"},
+		"empty":                         {"", "manager: standard input: no pods in it"},
 		"only comments":                 {"# nothing\n---\n---\n", "no pods in it"},
 		"not YAML":                      {"{", "standard input:1: "},
 		"not an object":                 {"- 1\n", "not a Kubernetes object"},
@@ -66,7 +66,8 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"a limit in a wrong place":      {strings.Replace(pod("{}"), "image: app", "image: app\n      limits: {memory: 1Gi}", 1), `standard input:8: spec.containers[0]: unknown field "limits"`},
 		"unknown field of resources":    {pod("{tier: a}"), `standard input:8: spec.containers[0].resources: unknown field "tier"`},
 		"no containers":                 {"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n", "spec.containers: is empty"},
-		"no name":                       {strings.Replace(pod("{}"), "name: web", "labels: {}", 1), "metadata.name"},
+		"no name":                       {strings.Replace(pod("{}"), "name: web", "labels: {}", 1), "standard input:3: metadata.name: is missing"},
+		"no name of a controller":       {controller("Deployment", "labels: {}", ""), "standard input:1: metadata.name: is missing"},
 		"name that is a path":           {strings.Replace(pod("{}"), "name: web", "name: ../web", 1), `metadata.name: "../web"`},
 		"UID that is a path":            {strings.Replace(pod("{}"), "name: web", "name: web, uid: ../../x", 1), "metadata.uid"},
 		"twice":                         {pod("{}") + "---\n" + pod("{}"), "pod default/web is there twice, first in standard input:1"},
@@ -86,6 +87,13 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"huge pages without a limit":    {pod("{requests: {memory: 1Gi, hugepages-2Mi: 4Mi}}"), "requests.hugepages-2Mi: 4Mi must equal its limit (none): huge pages and extended resources cannot be overcommitted"},
 		"a misspelled resource":         {pod("{requests: {memroy: 1Gi}}"), `standard input:8: spec.containers[0].resources.requests.memroy: "memroy" is not a resource of Kubernetes, did you mean "memory"?`},
 		"no resource":                   {pod("{limits: {foo: 1}}"), `resources.limits.foo: "foo" is not a resource of Kubernetes; want cpu, memory, ephemeral-storage, hugepages-<size> or DOMAIN/NAME`},
+		"a quota's name":                {pod("{limits: {requests.nvidia.com/gpu: 1}}"), `standard input:8: spec.containers[0].resources.limits.requests.nvidia.com/gpu: "requests.nvidia.com/gpu" is how a ResourceQuota names "nvidia.com/gpu"; want that`},
+		"a quota's name without a dot":  {pod("{requests: {requests.x/y: 1}}"), `resources.requests.requests.x/y: "requests.x/y" is how a ResourceQuota names "x/y"; want that`},
+		"a space in a resource":         {pod("{limits: {Foo Bar/gpu: 1}}"), `resources.limits.Foo Bar/gpu: "Foo Bar/gpu" is not a DOMAIN/NAME such as nvidia.com/gpu: prefix part a lowercase RFC 1123 subdomain must consist of`},
+		"a resource without a name":     {pod("{limits: {nvidia.com/: 1}}"), `"nvidia.com/" is not a DOMAIN/NAME such as nvidia.com/gpu: name part must be non-empty`},
+		"a resource without a domain":   {pod("{limits: {/gpu: 1}}"), `"/gpu" is not a DOMAIN/NAME such as nvidia.com/gpu: `},
+		"a resource of three parts":     {pod("{limits: {a/b/c: 1}}"), `"a/b/c" is not a DOMAIN/NAME such as nvidia.com/gpu: `},
+		"a resource of a long name":     {pod("{limits: {nvidia.com/" + strings.Repeat("a", 64) + ": 1}}"), `is not a DOMAIN/NAME such as nvidia.com/gpu: name part must be no more than 63 `},
 		"no resource of a pod":          {strings.Replace(pod("{}"), "spec:", "spec:\n  resources: {limits: {memory: 1Gi, mem: 1Gi}}", 1), `spec.resources.limits.mem: "mem" is not a resource of Kubernetes, did you mean "memory"?`},
 		"no resource as overhead":       {strings.Replace(pod("{}"), "spec:", "spec:\n  overhead: {pods: 1}", 1), `spec.overhead.pods: "pods" is not a resource of Kubernetes; want`},
 		"fewer devices than the limit":  {pod("{requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}}"), "standard input:8: spec.containers[0].resources.requests.nvidia.com/gpu: 1 must equal its limit (2): huge pages and extended resources cannot be overcommitted"},

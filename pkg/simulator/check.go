@@ -173,6 +173,9 @@ func (o object) checkList(path string, list corev1.ResourceList) error {
 		if !isHugepages && !strings.Contains(string(name), "/") && !slices.Contains(resourceNames, string(name)) {
 			return o.errorf(at, "%q is not a resource of Kubernetes%s", name, spelling.HintOr(string(name), resourceNames))
 		}
+		if err := checkName(name); err != nil {
+			return o.errorf(at, "%v", err)
+		}
 		if extended(name) && !whole(quantity) {
 			return o.errorf(at, "%s is not a whole number", text)
 		}
@@ -185,6 +188,21 @@ func (o object) checkList(path string, list corev1.ResourceList) error {
 				return o.errorf(at, "%s is not a multiple of the page size", text)
 			}
 		}
+	}
+	return nil
+}
+
+// checkName refuses what the API server refuses of a resource's name (IsExtendedResourceName): an extended resource's is also a good name with
+// the prefix that a ResourceQuota puts before it.
+func checkName(name corev1.ResourceName) error {
+	own, isQuota := strings.CutPrefix(string(name), corev1.DefaultResourceRequestsPrefix)
+	switch problems := validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix + own); {
+	case !extended(name):
+		return nil
+	case isQuota:
+		return fmt.Errorf("%q is how a ResourceQuota names %q; want that", name, own)
+	case len(problems) > 0:
+		return fmt.Errorf("%q is not a DOMAIN/NAME such as nvidia.com/gpu: %s", name, problems[0])
 	}
 	return nil
 }

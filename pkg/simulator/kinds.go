@@ -65,7 +65,8 @@ type owner struct {
 	meta     metav1.ObjectMeta
 	template corev1.PodTemplateSpec
 	replicas int32
-	alone    bool // a Pod
+	first    int32 // the number of the first pod
+	alone    bool  // a Pod
 }
 
 func kindOf[T any](template string, owns func(*T) owner) kind {
@@ -81,7 +82,7 @@ func kindOf[T any](template string, owns func(*T) owner) kind {
 // kinds are the objects that make pods, by apiVersion and kind.
 var kinds = map[string]kind{
 	"v1 Pod": kindOf("", func(p *corev1.Pod) owner {
-		return owner{p.ObjectMeta, corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}, 1, true}
+		return owner{meta: p.ObjectMeta, template: corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}, replicas: 1, alone: true}
 	}),
 	"v1 ReplicationController": kindOf("spec.template", func(r *corev1.ReplicationController) owner {
 		from := owner{meta: r.ObjectMeta, replicas: ptr.Deref(r.Spec.Replicas, 1)}
@@ -97,7 +98,8 @@ var kinds = map[string]kind{
 		return owner{meta: r.ObjectMeta, template: r.Spec.Template, replicas: ptr.Deref(r.Spec.Replicas, 1)}
 	}),
 	"apps/v1 StatefulSet": kindOf("spec.template", func(s *appsv1.StatefulSet) owner {
-		return owner{meta: s.ObjectMeta, template: s.Spec.Template, replicas: ptr.Deref(s.Spec.Replicas, 1)}
+		first := ptr.Deref(s.Spec.Ordinals, appsv1.StatefulSetOrdinals{}).Start
+		return owner{meta: s.ObjectMeta, template: s.Spec.Template, replicas: ptr.Deref(s.Spec.Replicas, 1), first: first}
 	}),
 	"apps/v1 DaemonSet": kindOf("spec.template", func(d *appsv1.DaemonSet) owner {
 		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: 1}
@@ -164,7 +166,10 @@ func nameOf(kind string, of metav1.ObjectMeta, name string) string {
 
 // addName keeps the name that an object has itself.
 func (m *Manifests) addName(f found) error {
-	if f.owner.meta.Name == "" {
+	switch {
+	case f.owner.meta.Name == "" && f.owner.meta.GenerateName == "":
+		return f.object.errorf("metadata.name", "is missing")
+	case f.owner.meta.Name == "":
 		return nil
 	}
 	name := nameOf(f.kind, f.owner.meta, f.owner.meta.Name)
@@ -181,7 +186,7 @@ func (m *Manifests) podNames(f found) []string {
 	meta := f.owner.meta
 	prefix := cmp.Or(meta.Name, strings.TrimSuffix(meta.GenerateName, "-")) + "-"
 	switch {
-	case f.owner.alone && (meta.Name != "" || meta.GenerateName == ""):
+	case f.owner.alone && meta.Name != "":
 		return []string{meta.Name}
 	case f.owner.alone:
 		prefix = meta.GenerateName
@@ -190,13 +195,13 @@ func (m *Manifests) podNames(f found) []string {
 		return m.names[nameOf("Pod", meta, fmt.Sprint(prefix, number))] != ""
 	}
 	for number := range f.owner.replicas {
-		if meta.Name != "" && taken(number) {
+		if meta.Name != "" && taken(f.owner.first+number) {
 			prefix += strings.ToLower(f.kind) + "-"
 			break
 		}
 	}
 	names := make([]string, 0, f.owner.replicas)
-	for number := int32(0); len(names) < cap(names); number++ {
+	for number := f.owner.first; len(names) < cap(names); number++ {
 		if !taken(number) {
 			names = append(names, fmt.Sprint(prefix, number))
 		}

@@ -153,6 +153,7 @@ func TestControllersBecomeTheirPods(t *testing.T) {
 		"Deployment":       {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w, namespace: ns}\nspec: {replicas: 2, selector: {}, " + template + "}\n", []string{"ns/w-0", "ns/w-1"}},
 		"without a number": {"apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: w}\nspec: {selector: {}, " + template + "}\n", []string{"default/w-0"}},
 		"StatefulSet":      {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: w}\nspec: {replicas: 1, selector: {}, " + template + "}\n", []string{"default/w-0"}},
+		"its ordinals":     {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: w}\nspec: {replicas: 2, ordinals: {start: 3}, selector: {}, " + template + "}\n", []string{"default/w-3", "default/w-4"}},
 		"DaemonSet":        {"apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: w}\nspec: {selector: {}, " + template + "}\n", []string{"default/w-0"}},
 		"Job":              {"apiVersion: batch/v1\nkind: Job\nmetadata: {name: w}\nspec: {parallelism: 3, completions: 2, " + template + "}\n", []string{"default/w-0", "default/w-1"}},
 		"CronJob":          {"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\nspec: {schedule: '@daily', jobTemplate: {spec: {parallelism: 2, " + template + "}}}\n", []string{"default/w-0", "default/w-1"}},

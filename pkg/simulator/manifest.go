@@ -162,6 +162,9 @@ func (m *Manifests) refuseNone(name string) error {
 	if len(m.Pods) > 0 {
 		return nil
 	}
+	if name == "-" {
+		name = "standard input"
+	}
 	words := []string{name + ": no pods in it"}
 	if len(m.skipped[noReplicas])+len(m.skipped[unknownKind]) == 0 {
 		words[0] += "; want a " + knownKinds
