@@ -52,6 +52,7 @@ func (f Files) Check(path string, m machine.Machine) (Resolved, error) {
 func (f Files) Parse(name string, data []byte) (Config, error) {
 	c := Default()
 	doc, err := strictyaml.Decode(name, data, &c)
+	nameChoices(err)
 	// Below our file's values lie the profile's, below these the kubelet's, and then the defaults.
 	below := Default()
 	below.places = &places{doc: doc}
@@ -68,6 +69,19 @@ func (f Files) Parse(name string, data []byte) (Config, error) {
 	c.Origin.Warnings = append(c.Origin.Warnings, c.doubtful()...)
 	c.Origin.EvictionHard = doc.Has("evictionHard") || c.places.taken["evictionHard"]
 	return c, also(err, c.validate())
+}
+
+// nameChoices has the errors about keys that hold no text name what they may hold.
+func nameChoices(err error) {
+	for _, one := range strictyaml.List(err) {
+		var at *strictyaml.Error
+		if !errors.As(one, &at) {
+			continue
+		}
+		if names := choices[anyIndex.ReplaceAllString(at.Path, "[]")]; names != nil {
+			at.Message = strings.Replace(at.Message, "want a text", "want "+namesOf(names), 1)
+		}
+	}
 }
 
 // also adds the errors about keys that the first errors say nothing about: the others would only follow from these.

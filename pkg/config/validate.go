@@ -64,8 +64,12 @@ func oneOf[T ~string](c Config, path string, value T) error {
 	if slices.Contains(names, string(value)) {
 		return nil
 	}
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
-	return c.Errorf(path, "want %s, got %s%s", spelling.List(names), strictyaml.Quote(string(value)), spelling.Hint(string(value), names))
+	return c.Errorf(path, "want %s, got %s%s", namesOf(names), strictyaml.Quote(string(value)), spelling.Hint(string(value), names))
+}
+
+// namesOf lists choices without the empty one.
+func namesOf(names []string) string {
+	return spelling.List(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" }))
 }
 
 // inRange checks a number against its key's range; nil is null.

@@ -191,6 +191,11 @@ func (d *decoder) text(n *yaml.Node, path string, into encoding.TextUnmarshaler)
 // "cpu: 4" needs no quotes; a number may have quotes.
 func (d *decoder) scalar(n *yaml.Node, path string, into reflect.Value) error {
 	kind, want := into.Kind(), wanted(into)
+	if own, ok := reflect.New(into.Type()).Interface().(encoding.TextUnmarshaler); ok && isNull(n) {
+		if err := own.UnmarshalText(nil); err != nil { // it says what would be right
+			return d.errorf(n, path, "%v", err)
+		}
+	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
 		return d.errorf(n, path, "want %s, got %s", want, describe(n))
 	}

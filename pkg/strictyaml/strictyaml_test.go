@@ -159,6 +159,7 @@ func TestBadFileIsOneClearError(t *testing.T) {
 		"text for a list":          {"list: a", `f:1: list: want a list, got "a"`},
 		"mapping for a text":       {"name: {}", "f:1: name: want a text, got a mapping"},
 		"null for a text":          {"name:", "f:1: name: want a text, got nothing"},
+		"null for a text of ours":  {"inner: {window: null}", `f:1: inner.window: time: invalid duration ""`},
 		"list for a text of ours":  {"inner: {window: []}", "f:1: inner.window: want a text, got a list"},
 		"wrong text of ours":       {"list:\n- window: soon", `f:2: list[0].window: time: invalid duration "soon"`},
 		"text for a bool":          {"inner: {on: yes}", `f:1: inner.on: want true or false, got "yes"`},
