@@ -22,6 +22,24 @@ var placementKeys = map[string]bool{
 // qosKeys do nothing where the profile leaves Memory QoS to the kubelet.
 var qosKeys = []string{"memoryThrottlingFactor", "memoryReservationPolicy", "guaranteedHeadroom", "cacheRoom", "stallGuard"}
 
+// noCacheRoom says why cacheRoom needs stallGuard.
+const noCacheRoom = "without stallGuard it would stop a heap that needs its whole limit"
+
+// ineffective says in explain's words why no pod can have what an annotation's value asks for; "" where one can, or asks for nothing.
+func (c Config) ineffective(name Annotation, value string) string {
+	qos := []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationCacheRoom, AnnotationReservation, AnnotationStallGuard}
+	share, _ := strconv.ParseFloat(value, 64)
+	switch {
+	case c.Profile == ProfileNUMA && slices.Contains(qos, name):
+		return memoryqos.LeftToKubelet
+	case name == AnnotationNUMA && value != string(NUMANone) && c.MemoryManagerPolicy == MemoryManagerNone:
+		return "memoryManagerPolicy is None"
+	case name == AnnotationCacheRoom && share > 0 && !c.StallGuard:
+		return noCacheRoom
+	}
+	return ""
+}
+
 // doubtful are warnings about keys of our file that contradict each other, or that have no effect beside the others. The
 // configuration is valid.
 func (c Config) doubtful() (warnings []string) {
@@ -57,6 +75,10 @@ func (c Config) doubtful() (warnings []string) {
 		warn(fmt.Sprintf("annotationRules[%d]", i), same >= 0 && !(last >= 0 && i > last), "has no effect: annotationRules[%d] matches the same pods", same)
 		warn(fmt.Sprintf("annotationRules[%d].priorityClasses", i), len(rule.PriorityClasses) > 0 && !c.AsksPodAPI(),
 			"has no effect: requestSources has neither kubelet nor apiserver, which know a pod's PriorityClass; nor has the rule's default of oom-score-adj")
+		for _, name := range slices.Sorted(maps.Keys(rule.Defaults)) {
+			why := c.ineffective(name, rule.Defaults[name])
+			warn(fmt.Sprintf("annotationRules[%d].defaults.%s", i, name), why != "", "has no effect: %s", why)
+		}
 		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {
 			warn(fmt.Sprintf("annotationRules[%d].minimumThrottlingFactor", i), least > *factor,
 				"%g is above memoryThrottlingFactor %g: pods without the annotation have a smaller factor than any that they may choose", least, *factor)
@@ -64,7 +86,7 @@ func (c Config) doubtful() (warnings []string) {
 	}
 	warn("guaranteedHeadroom", c.Profile != ProfileNUMA && c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
 		"has no effect on pods without annotation: memoryReservationPolicy is None")
-	warn("cacheRoom", c.Profile != ProfileNUMA && c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
+	warn("cacheRoom", c.Profile != ProfileNUMA && c.CacheRoom > 0 && !c.StallGuard, "has no effect: "+noCacheRoom)
 	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
 	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.DryRun(), "has no effect: under profile Observe nothing is refused")

@@ -84,8 +84,11 @@ type throttling struct {
 // unthrottled is the reason why a container has no memory.high.
 type unthrottled string
 
+// LeftToKubelet says why Settings that are Off set nothing.
+const LeftToKubelet = "the profile leaves Memory QoS to the kubelet"
+
 const (
-	off             unthrottled = "the profile leaves Memory QoS to the kubelet"
+	off             unthrottled = LeftToKubelet
 	itself          unthrottled = "the daemon does not throttle itself"
 	asksForItsLimit unthrottled = "the container asks for its limit"
 	optedOut        unthrottled = "the pod's annotation memory-high is off"
