@@ -168,8 +168,19 @@ func TestConfigShowPrintsWhatIsReadBack(t *testing.T) {
 	if code, _, errOut := run(t, "cacheRom: 1", "config", "show", "-"); code != exitBadInput || !strings.Contains(errOut, `standard input:1: unknown field "cacheRom"`) {
 		t.Errorf("from standard input: exit %d, error %q", code, errOut)
 	}
-	if code, defaults, _ := runConfig(t, "show"); code != exitOK || !strings.Contains(defaults, "memoryThrottlingFactor: 0.9\n") {
-		t.Errorf("exit %d, printed\n%s", code, defaults)
+	// What a value leaves open is said.
+	for _, want := range []string{
+		"memoryThrottlingFactor: 0.9\n", "\nkubeletConfig: \"\"\n", "\nonUnsatisfiable: \"\" # Unpinned, by topologyManagerPolicy\n", "\nannotationRules: []\n",
+		"\nreservedMemory: [] # kubeReserved, systemReserved and evictionHard, spread over the NUMA nodes\n",
+		"\nrequestSources: [] # all that are there, in this order: kubelet, apiserver, unified, annotation, swap, oomscore\n",
+	} {
+		if code, defaults, _ := runConfig(t, "show"); code != exitOK || !strings.Contains(defaults, want) {
+			t.Errorf("exit %d, want %q in\n%s", code, want, defaults)
+		}
+	}
+	set := "topologyManagerPolicy: restricted\nrequestSources: [oomscore]\nreservedMemory: 0:memory=100Mi\n"
+	if code, out, _ := run(t, set, "config", "show", "-"); code != exitOK || strings.Count(out, "#") != 1 || !strings.Contains(out, "\"\" # Reject, by ") {
+		t.Errorf("exit %d, printed\n%s", code, out)
 	}
 }
 

@@ -108,12 +108,28 @@ func keyOf(err error) string {
 	return ""
 }
 
-// Marshal writes the effective configuration as YAML that Parse reads.
+// Marshal writes the effective configuration as YAML that Parse reads. Comments say what holds where a value leaves it open.
 func (c Config) Marshal() ([]byte, error) {
-	var out bytes.Buffer
+	var (
+		out  bytes.Buffer
+		root yaml.Node
+	)
+	if err := root.Encode(c); err != nil {
+		return nil, err
+	}
+	holds := map[string]string{
+		"onUnsatisfiable": string(c.onUnsatisfiable()) + ", by topologyManagerPolicy",
+		"reservedMemory":  "kubeReserved, systemReserved and evictionHard, spread over the NUMA nodes",
+		"requestSources":  "all that are there, in this order: " + strings.Join(choices["requestSources[]"], ", "),
+	}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if value := root.Content[i+1]; value.Value == "" && len(value.Content) == 0 {
+			value.LineComment = holds[root.Content[i].Value]
+		}
+	}
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
-	err := cmp.Or(encoder.Encode(c), encoder.Close())
+	err := cmp.Or(encoder.Encode(&root), encoder.Close())
 	return out.Bytes(), err
 }
 
