@@ -390,13 +390,11 @@ func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorym
 	if err != nil && blocks != nil && !(resized && l.state.Resolved.RefusesResize(c.wishes().NUMA)) {
 		placement, err = l.manager.Reinstate(wanted, blocks)
 	}
-	if err != nil {
+	if err != nil || l.preferred(wanted, placement) {
 		return placement, err
 	}
-	if err = l.preferred(wanted, placement); err != nil {
-		l.release(c)
-	}
-	return placement, err
+	l.release(c)
+	return placement, l.notPreferred(wanted, placement)
 }
 
 // allocateNew asks the Memory Manager to place a container; in scope pod, with the affinity of its whole pod. If no pod API has reported
@@ -424,13 +422,16 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 	return l.manager.Admit(wanted)
 }
 
-// preferred refuses a new placement on more nodes than needed, if the pod requires its nodes.
-func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) error {
+// preferred reports whether a placement may remain: a new one on more nodes than needed may not, if the pod requires its nodes.
+func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) bool {
 	required := wanted.Required && l.state.Resolved.Manager.Policy.Rules().Aligns
-	if required && !placement.Existing && !placement.Affinity.Preferred {
-		return fmt.Errorf("the pod's annotation numa is required: it could only have nodes %s, which are more than it needs", placement.Nodes)
-	}
-	return nil
+	return !required || placement.Existing || placement.Affinity.Preferred
+}
+
+// notPreferred rejects a container or pod whose placement was not preferred, and is released.
+func (l *Ledger) notPreferred(wanted memorymanager.Container, was memorymanager.Placement) error {
+	return l.manager.RejectNodes(wanted, NotPreferred,
+		fmt.Sprintf("the pod's annotation numa is required: it could only have %s, which are more than it needs", was.Nodes.Named()))
 }
 
 // withAllocation returns the placement with the nodes that the Memory Manager has allocated. It clears the refusal.

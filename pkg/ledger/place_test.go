@@ -59,7 +59,9 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 		"near its CPUs":    {restricted, []Event{withCPUs(web, "1", "8-11", gi)}, "1: pinned under restricted"},
 
 		"required, and fewer nodes would do": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi)},
-			"NotPreferred: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs"},
+			"NotPreferred: policy best-effort, scope container: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs: " +
+				"node 1 has room, but containers use it together with the rest of nodes 0-1: only a container that gets all of these may join them:\n" +
+				"node 0 (group 0-1): 4Gi of 15.5Gi free, 4Gi needed\nnode 1 (group 0-1): 7Gi of 15.5Gi free, 4Gi needed"},
 		"nothing stays of it": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi), EndPod{Pod: claimPod("large", ""), Gone: true},
 			claimed(required, "main", 4*gi)}, "0: pinned under best-effort"},
 		"not required": {bestEffort, []Event{other("large", 20*gi), claimed(web, "main", 4*gi)}, "0-1: pinned under best-effort"},
@@ -91,15 +93,29 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
 
 // Who runs the node is told which container is in the way; the pod's message, which its namespace reads, names none.
 func TestWhoIsInTheWayOfARejection(t *testing.T) {
-	l := newLedger(t, "topologyManagerPolicy: restricted")
-	effects := l.after(claimed(claimPod("small", ""), "main", 1<<30), claimed(claimPod("large", ""), "main", 20<<30))
-	const want = "\nin the way: default/small, container main, on node 0\n" +
-		"what helps: all of these containers end and start again later, or a request that one NUMA node has free, or, without NUMA nodes, the annotation numa: preferred"
-	if got := l.View().Rejections[0].Why(); !strings.HasSuffix(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-	if text := effects.Err.Error(); strings.Contains(text, "small") || !strings.Contains(text, "nodes 0-1 together have room, but containers use a part of them (node 0) already") {
-		t.Errorf("the pod's message is %q", text)
+	const preferred = ", or, without NUMA nodes, the annotation numa: preferred"
+	for name, test := range map[string]struct {
+		yaml         string
+		first, asked CreateContainer
+		want, says   string
+	}{
+		"alone on a node that others need": {"topologyManagerPolicy: restricted", claimed(claimPod("first", ""), "main", 1<<30), claimed(claimPod("large", ""), "main", 20<<30),
+			"on node 0\nwhat helps: all of these containers end and start again later, or a request that one NUMA node has free",
+			"nodes 0-1 together have room, but containers use a part of them (node 0) already"},
+		"on a group where one node is required": {"", claimed(claimPod("first", ""), "main", 20<<30), claimed(annotated(claimPod("web", ""), "numa", "required"), "main", 4<<30),
+			"on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but containers use it together with the rest of nodes 0-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			effects := l.after(test.first, test.asked)
+			want := "\nin the way: default/first, container main, " + test.want + preferred
+			if got := l.View().Rejections[0].Why(); !strings.HasSuffix(got, want) {
+				t.Errorf("got  %q\nwant %q", got, want)
+			}
+			if text := effects.Err.Error(); strings.Contains(text, "first") || !strings.Contains(text, test.says) {
+				t.Errorf("the pod's message is %q", text)
+			}
+		})
 	}
 }
 
@@ -115,6 +131,12 @@ func TestWhyAPodIsNotGuaranteed(t *testing.T) {
 		want = ": not pinned: only Guaranteed pods are: its container setup (init) " + want
 		if got := placed(l, l.after(e), "web", "main"); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
+		}
+		e.PodInfo.Pod.PodRequest = new(uint64(1 << 30))
+		want = ": not pinned: only Guaranteed pods are: its own resources (spec.resources) do not request and limit CPU and memory to the same"
+		l = newLedger(t, "")
+		if got := placed(l, l.after(e), "web", "main"); !strings.HasSuffix(got, want) {
+			t.Errorf("with resources of its own: got %q, want %q", got, want)
 		}
 	}
 }

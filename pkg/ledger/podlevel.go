@@ -80,13 +80,14 @@ func (l *Ledger) managerPod(c *container) memorymanager.Pod {
 
 // allocateWhole allocates the container's pod as a whole, and the container's part of it.
 func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
-	whole, err := l.manager.AllocatePod(l.managerPod(c))
+	pod := l.managerPod(c)
+	whole, err := l.manager.AllocatePod(pod)
 	if err != nil {
 		return whole, err
 	}
-	if err := l.preferred(wanted, whole); err != nil {
+	if !l.preferred(wanted, whole) {
 		l.manager.ReleasePod(wanted.Pod)
-		return whole, err
+		return whole, l.notPreferred(pod.Whole, whole)
 	}
 	part, err := l.manager.Admit(wanted)
 	part.Affinity, part.Bounded, part.Overcommitted = whole.Affinity, whole.Bounded, whole.Overcommitted

@@ -74,7 +74,7 @@ func (l *Ledger) rejectResize(c *container, err error) *Refusal {
 	return &again
 }
 
-// causeOf returns why a container could not be placed. Every reason is the Memory Manager's, except NotPreferred.
+// causeOf returns why a container could not be placed.
 func (l *Ledger) causeOf(err error) cause {
 	rejection, ok := errors.AsType[*memorymanager.Rejection](err)
 	if !ok {

@@ -217,10 +217,13 @@ func (l *Ledger) recordPresence(siblings Presence) {
 
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
 
-// whyNotGuaranteed names the first container that keeps a Burstable pod from being Guaranteed, if the pod's spec is known.
+// whyNotGuaranteed names the first container that keeps a Burstable pod from being Guaranteed, or its resources of its own, if its spec is known.
 func (p *pod) whyNotGuaranteed() string {
-	if p.class() != memoryqos.Burstable || p.Info == nil || p.Info.PodLevel() {
+	switch {
+	case p.class() != memoryqos.Burstable || p.Info == nil:
 		return ""
+	case p.Info.PodLevel():
+		return ": its own resources (spec.resources) do not request and limit CPU and memory to the same"
 	}
 	for _, c := range p.Info.Containers {
 		if !c.Guaranteed && c.Kind != memoryqos.Ephemeral {

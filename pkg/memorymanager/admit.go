@@ -60,7 +60,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	}
 	hint, admitted := m.affinity(c, h)
 	if !admitted {
-		return hint, 0, m.rejectNodes(c, TopologyAffinityError, m.unpreferred(c, h))
+		return hint, 0, m.RejectNodes(c, TopologyAffinityError, m.unpreferred(c, h))
 	}
 	nodes, cause := m.allocate(c.Pod, h, hint)
 	if cause == "" {
@@ -76,7 +76,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if len(c.Devices) > 0 {
 		cause += " (" + m.misaligned(c) + ")"
 	}
-	rejected := m.rejectNodes(c, reason, cause)
+	rejected := m.RejectNodes(c, reason, cause)
 	rejected.Affinity = &hint
 	return hint, 0, rejected
 }

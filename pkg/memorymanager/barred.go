@@ -18,24 +18,25 @@ type Holder struct {
 // that does, and what helps; "" where memory is missing. Groups are the kubelet's rule: see Manager.
 func (m *Manager) barred(c Container) (text, helps string, holders []Holder) {
 	h, known := m.hintsFor(c.Pod, c.Request)
-	nodes := h.roomiest()
+	nodes, insists := h.roomiest(), "policy"
+	if c.Required && !m.rules.Insists {
+		insists = "annotation numa: required"
+	}
 	switch {
 	case !known || nodes.Empty() || h.lawful(nodes) && nodes.Len() == 1:
 		return "", "", nil
 	case m.rules.OneNode && nodes.Len() > 1:
 		return fmt.Sprintf("%s together have room, but the policy admits one node", nodes.Named()), "a request that one NUMA node has free", nil
-	case m.rules.Insists && !h.minimal(nodes.Len()):
-		return fmt.Sprintf("%s together have room, but the policy admits no more nodes than an empty machine needs", nodes.Named()),
-			"a request that fewer NUMA nodes have free", nil
+	case (m.rules.Insists || c.Required && m.rules.Aligns) && !h.minimal(nodes.Len()):
+		helps = "a request that fewer NUMA nodes have free"
+		if _, holders = m.holdersOn(nodes, 2); len(holders) > 0 { // what a node in a group has free is for none that needs fewer nodes
+			helps = "all of these containers end, or a request that fewer NUMA nodes beside theirs have free"
+		}
+		return fmt.Sprintf("%s together have room, but the %s admits no more nodes than an empty machine needs", nodes.Named(), insists), helps, holders
 	case h.lawful(nodes):
 		return "", "", nil
 	}
-	var used nodeset.Set
-	for rest := nodes &^ h.unused; !rest.Empty(); rest &^= m.groups[rest.First()] {
-		group := m.groups[rest.First()]
-		used |= group
-		holders = append(holders, m.holders(group)...)
-	}
+	used, holders := m.holdersOn(nodes&^h.unused, 1)
 	if nodes.Len() == 1 {
 		return fmt.Sprintf("%s has room, but containers use it together with the rest of nodes %s: only a container that gets all of these may join them",
 			nodes.Named(), used), "all of these containers end", holders
@@ -68,6 +69,17 @@ func (h *hints) roomiest() (nodes nodeset.Set) {
 
 // namedHolders bounds the containers that a rejection names for each group.
 const namedHolders = 3
+
+// holdersOn are the containers on the groups of so many nodes at least that have a part of these, and all nodes of these groups.
+func (m *Manager) holdersOn(nodes nodeset.Set, least int) (groups nodeset.Set, holders []Holder) {
+	for ; !nodes.Empty(); nodes &^= m.groups[nodes.First()] {
+		if group := m.groups[nodes.First()]; group.Len() >= least {
+			groups |= group
+			holders = append(holders, m.holders(group)...)
+		}
+	}
+	return groups, holders
+}
 
 // holders are the containers on exactly these nodes, those with the lowest pod UIDs by name.
 func (m *Manager) holders(nodes nodeset.Set) (named []Holder) {

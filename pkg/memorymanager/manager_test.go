@@ -218,7 +218,21 @@ func TestRejections(t *testing.T) {
 		},
 		"the policy wants as few nodes as an empty machine needs, and groups bar more": {
 			nodes: plain(3), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 14*gi), app("b", 7*gi)}, c: app("c", 8*gi),
-			reason: memorymanager.UnexpectedAdmissionError, err: "together have room, but the policy admits no more nodes than an empty machine needs",
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 1-2 together have room, but the policy admits no more nodes than an empty machine needs",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
+			helps:   "all of these containers end, or a request that fewer NUMA nodes beside theirs have free",
+		},
+		"its nodes are required, and every node is in a group": {
+			nodes: plain(4), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 14*gi), app("b", 14*gi)},
+			c:      memorymanager.Container{Pod: "c", Name: "c", Request: memory(8 * gi), Required: true},
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 1,3 together have room, but the annotation numa: required admits no more nodes than an empty machine needs",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}, {Pod: "b", Container: "c", Nodes: nodeset.Of(2, 3)}},
+			helps:   "all of these containers end, or a request that fewer NUMA nodes beside theirs have free",
+		},
+		"its nodes are required, and containers are alone on theirs": {
+			nodes: plain(2), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 7*gi), app("b", 7*gi)},
+			c:      memorymanager.Container{Pod: "c", Name: "c", Request: memory(5 * gi), Required: true},
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0-1 together have room, but the annotation numa: required admits no more nodes than an empty machine needs",
 			helps: "a request that fewer NUMA nodes have free",
 		},
 		"the policy wants one node": {

@@ -51,7 +51,7 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 	}
 	hint, admitted := m.affinity(whole, h)
 	if !admitted {
-		return hint, m.rejectNodes(whole, TopologyAffinityError, m.unpreferred(whole, h))
+		return hint, m.RejectNodes(whole, TopologyAffinityError, m.unpreferred(whole, h))
 	}
 	return hint, nil
 }

@@ -146,8 +146,8 @@ func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 	return &Rejection{Container: c, Reason: reason, Policy: m.options.Policy, Scope: m.options.Scope, Cause: cause}
 }
 
-// rejectNodes rejects a container for what the nodes have free, which it lists.
-func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
+// RejectNodes rejects a container for what the nodes have free, which it lists, with the containers that bar it from some.
+func (m *Manager) RejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
 	if barred, helps, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil && (len(holders) > 0 || cause == noRoom) {
 		r.Cause, r.Holders = strings.TrimPrefix(cause+": "+barred, noRoom+": "), holders

@@ -35,7 +35,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 		case cause == "":
 			nodes = wider
 		case whole:
-			return Placement{}, m.rejectNodes(c, ResizeInfeasible, cause)
+			return Placement{}, m.RejectNodes(c, ResizeInfeasible, cause)
 		default:
 			return m.fitPartly(c, existing), nil
 		}
