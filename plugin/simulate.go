@@ -119,7 +119,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err != nil {
 		return err
 	}
-	m, admission, err := o.node(c)
+	m, admission, warnings, err := o.node(c)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
 		return commandline.Failed(err)
 	}
-	notes := admission.Unchecked()
+	notes := append(warnings, admission.Unchecked()...)
 	if !c.DRA.Enabled && slices.ContainsFunc(read.Pods, func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }) {
 		notes = append(notes, "dra.enabled is false in the configuration: resource claims are ignored")
 	}
@@ -181,24 +181,24 @@ func showProgress(errOut io.Writer, pods int) func(done int) {
 	}
 }
 
-// node is the machine and its kubelet's admission, with what the flags say in place of the machine file.
-func (o *simulateOptions) node(c config.Config) (machine.Machine, *simulator.Admission, error) {
+// node is the machine and its kubelet's admission, with what the flags say in place of the machine file, and the configuration's warnings.
+func (o *simulateOptions) node(c config.Config) (machine.Machine, *simulator.Admission, []string, error) {
 	of, err := sysfs.Describe(o.machinePath)
 	if err != nil {
-		return of.Machine, nil, err
+		return of.Machine, nil, nil, err
 	}
 	of.CPUManagerPolicy = cmp.Or(o.cpuManagerPolicy, of.CPUManagerPolicy)
 	if o.reservedCPUs != "" {
 		if of.ReservedSystemCPUs, err = of.CPUsOf(o.reservedCPUs); err != nil {
-			return of.Machine, nil, fmt.Errorf("--reserved-cpus: %w", err)
+			return of.Machine, nil, nil, fmt.Errorf("--reserved-cpus: %w", err)
 		}
 	}
 	resolved, err := c.Resolve(of.Machine)
 	if err != nil {
-		return of.Machine, nil, err
+		return of.Machine, nil, nil, err
 	}
 	admission, err := simulator.NewAdmission(of, resolved)
-	return of.Machine, admission, err
+	return of.Machine, admission, resolved.Warnings, err
 }
 
 // simulate runs the pods on a node of their own.

@@ -231,7 +231,7 @@ func TestSimulateSaysWhatItDidNotLookAt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := run(t, selecting, append([]string{"simulate", "--machine", file(t, "machine.yaml", smallMachine+test.machine), "-"}, test.flags...)...)
-			if want := "\n\nNOT LOOKED AT: " + test.want + "taints, host ports, volumes, ephemeral storage, devices, priority\n"; code != exitOK || !strings.HasSuffix(out, want) {
+			if want := "\n\nNOT LOOKED AT: " + test.want + "taints, host ports, volumes, ephemeral storage, devices, priority, LimitRanges\n"; code != exitOK || !strings.HasSuffix(out, want) {
 				t.Errorf("exit %d, and the end is not %q:\n%s", code, want, out)
 			}
 			if errOut != test.warning {

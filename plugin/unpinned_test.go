@@ -90,6 +90,46 @@ func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
 	}
 }
 
+// Without the log, too, what simulate leaves out of the machine is named, and what the configuration cannot have.
+func TestSimulateWarnsAsConfigCheckDoes(t *testing.T) {
+	t.Parallel()
+	expander := file(t, "machine.yaml", "nodes: [{id: 0, memory: 8Gi, cpus: 0-3}, {id: 1, memory: 64Gi}]\n")
+	code, _, errOut := run(t, pod("{}"), "simulate", "--machine", expander, "--config", file(t, "config.yaml", "stallGuard: false\ncacheRoom: 0.1\n"), "-")
+	wantAll(t, errOut, "config.yaml:2: cacheRoom: has no effect: without stallGuard", "\nnri-memory-manager: NUMA nodes without CPUs are left out (nodesWithoutCPUs: Exclude): 1\n")
+	if code != exitOK || strings.Count(errOut, "nri-memory-manager: ") != 2 {
+		t.Errorf("exit %d with the errors %s", code, errOut)
+	}
+}
+
+// A Guaranteed pod without NUMA nodes is no riddle either.
+func TestSimulateSaysWhyAGuaranteedPodIsNotPinned(t *testing.T) {
+	t.Parallel()
+	level := strings.Replace(pod("{limits: {cpu: 1, memory: 1Gi}}"), "spec:", "spec:\n  resources: {requests: {cpu: 2, memory: 2Gi}, limits: {cpu: 2, memory: 2Gi}}", 1) + "    - {name: rest, image: app}\n"
+	as := func(numa, manifest string) string {
+		return strings.Replace(manifest, "name: web", "name: web, annotations: {numa.memory-manager.noderesource.dev: "+numa+"}", 1)
+	}
+	const vain = "; the annotation numa: required has no effect"
+	for name, test := range map[string]struct{ config, manifest, want, rest string }{
+		"resources of its own": {"", level, "not pinned: the pod's resources are its own, not its containers' (pod-level resources)",
+			"not pinned: the pod's resources are its own, not its containers' (pod-level resources)"},
+		"they are required": {"", as("required", level), "not pinned: the pod's resources are its own, not its containers' (pod-level resources)" + vain,
+			"not pinned: the pod's resources are its own, not its containers' (pod-level resources)" + vain},
+		"a share of them is required": {"podLevelResourceManagers: true", as("required", level), "",
+			"not pinned: the container shares its pod's resources, and only scope pod allocates these" + vain},
+		"it wants none":                   {"", as("none", level), "", ""},
+		"nothing is placed":               {"profile: QoS", level, "", ""},
+		"nothing is placed, and required": {"profile: QoS", as("required", pod("{limits: {cpu: 1, memory: 1Gi}}")), "not pinned: memoryManagerPolicy is None" + vain, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			containers := simulateJSON(t, test.manifest, exitOK, "--machine", taskPageMachine, "--config", file(t, "config.yaml", test.config)).Containers
+			if containers[0].Reason != test.want || containers[len(containers)-1].Reason != test.rest && len(containers) > 1 {
+				t.Errorf("the containers are %+v and %+v", containers[0], containers[len(containers)-1])
+			}
+		})
+	}
+}
+
 func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
 	t.Parallel()
 	// Much of the memory is reserved for others than the kubelet.

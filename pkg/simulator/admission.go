@@ -298,7 +298,7 @@ func (a *Admission) notLookedAt() string {
 	add(!cpus, "CPUs (the machine has none)")
 	add(!pods, "maxPods")
 	add(a.cpus == nil, "exclusive CPUs (--cpu-manager-policy)")
-	return strings.Join(append(parts, "taints", "host ports", "volumes", "ephemeral storage", "devices", "priority"), ", ")
+	return strings.Join(append(parts, "taints", "host ports", "volumes", "ephemeral storage", "devices", "priority", "LimitRanges"), ", ")
 }
 
 // Unchecked is a line about pods whose node selector or node affinity could not be looked at; none where there are none.

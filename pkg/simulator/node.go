@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -133,23 +134,34 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 	}
 	switch {
 	case decided.Unplaced != nil:
-		note.Reason = unpinned + memorymanager.InLine(decided.Unplaced.Text)
-	case classOf(pod) != memoryqos.Guaranteed:
-		wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, n.rulesFor(pod))
-		read, _ := podinfo.FromPod(pod).Container(spec.Name)
-		if wishes.NUMA == config.NUMARequired {
-			note.Reason = decided.Pinning + "; the annotation numa: required has no effect"
-		} else if read.Limit > 0 && read.Request == read.Limit && n.config.MemoryManagerPolicy != config.MemoryManagerNone { // CPU or another container is why
-			note.Reason = decided.Pinning
-		}
+		note.Reason = withoutNodes + memorymanager.InLine(decided.Unplaced.Text)
+	case strings.HasPrefix(decided.Pinning, notPinned):
+		note.Reason = n.unpinned(pod, spec, decided.Pinning)
 	}
 	request := decided.Request
 	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error
 	return true, n.runtime.StartContainer(ctx, asked.Id)
 }
 
-// unpinned begins the reason of a container that was created without NUMA nodes although it asked for some.
-const unpinned = "runs unpinned: "
+// notPinned begins the ledger's words for a container that has no NUMA nodes of its own, not for want of room.
+const notPinned = "not pinned: "
+
+// unpinned says why a container has no NUMA nodes, if its pod requires them or it would have some by itself.
+func (n *Node) unpinned(pod *corev1.Pod, spec *corev1.Container, why string) string {
+	wishes, _ := config.ReadAnnotations(pod.Annotations).Wishes(spec.Name, n.rulesFor(pod))
+	read, _ := podinfo.FromPod(pod).Container(spec.Name)
+	asks := classOf(pod) == memoryqos.Guaranteed || read.Limit > 0 && read.Request == read.Limit // CPU or another container is why
+	switch {
+	case wishes.NUMA == config.NUMARequired:
+		return why + "; the annotation numa: required has no effect"
+	case asks && wishes.NUMA != config.NUMANone && n.config.MemoryManagerPolicy != config.MemoryManagerNone:
+		return why
+	}
+	return ""
+}
+
+// withoutNodes begins the reason of a container that was created without NUMA nodes for want of room.
+const withoutNodes = "runs unpinned: "
 
 // textOf is a plugin's error as the plugin gave it, without the words of the connection around it.
 func textOf(err error) string { return status.Convert(err).Message() }
