@@ -91,6 +91,8 @@ type pod struct {
 	away       bool      // it may have run while no daemon watched, and has not been read completely since
 	after      time.Time // when a daemon last watched before this one
 	unread     time.Time // until then it was looked at; since, it or a container could not be read, which is in the log; zero: it is read
+	owed       counters  // kills without a verdict, perhaps of a container that cannot be read, and what was hit when they were counted
+	owedAway   bool      // some of them while no daemon watched, perhaps
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time
@@ -109,6 +111,7 @@ type container struct {
 	left      uint64    // of them, those to come
 	peak      uint64    // memory.peak in the last round, of a container without a limit
 	gone      time.Time // when its cgroup was first missed
+	unread    bool      // it could not be read when its pod lost processes
 }
 
 // New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
@@ -454,8 +457,11 @@ func (r *Recorder) look(p *pod, now time.Time) {
 	defer progress.Begin("the recorder of OOM kills")()
 	since, events, err := r.count(p.cgroup, now)
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) { // it has just ended
+		switch {
+		case !errors.Is(err, fs.ErrNotExist):
 			r.isUnread(p, err, now)
+		case p.owed.Kills > 0: // it has just ended
+			r.killed(p, now, false, counters{})
 		}
 		return
 	}
@@ -467,11 +473,14 @@ func (r *Recorder) look(p *pod, now time.Time) {
 		if since.Kills == 0 { // which is to come, and will free what is there
 			r.sample(p, now, hit)
 		}
-		p.rests = now.Add(settle)
 		r.killed(p, now, away, since)
 		return
 	}
-	p.unread = time.Time{}
+	if p.owed.Kills > 0 {
+		r.killed(p, now, away, since)
+	} else {
+		p.unread = time.Time{}
+	}
 	if events.High > p.high && r.options.OnHigh != nil {
 		r.options.OnHigh(p.cgroup)
 	}

@@ -727,6 +727,100 @@ func TestAContainerThatCanNeverBeRead(t *testing.T) {
 	}
 }
 
+// What a container that cannot be read may have lost is kept apart: it explains no later kill beside it, and gets its own verdict, of when it
+// was counted, once the container can be read or is gone.
+func TestWhatAPodOwes(t *testing.T) {
+	own := func(h *host, r *Recorder, at time.Time) { // the limit of beside
+		h.events(besideID, 1, 1, 1, 0)
+		h.events(podDir, 1, 2, 2, 0)
+		h.look(r, at)
+	}
+	readable := func(h *host, r *Recorder, at time.Time) {
+		h.events(appDir, 0, 0, 1, 0)
+		h.look(r, at)
+	}
+	for name, test := range map[string]struct {
+		away    bool // the first kill was while no daemon watched
+		own     bool // it was of its container's limit
+		happens func(h *host, r *Recorder, at time.Time)
+		want    string
+		after   bool // it is said to be since the last look before the first kill
+	}{
+		"the node runs out later": {happens: func(h *host, r *Recorder, at time.Time) {
+			h.events(besideID, 0, 0, 1, 0)
+			h.events(podDir, 1, 1, 2, 0)
+			h.look(r, at)
+		}, want: "beside 1 node unknown by - without app"},
+		"another's limit is hit later":                 {happens: own, want: "beside 1 container processes by web/beside without app"},
+		"another's limit is hit once a daemon watches": {away: true, happens: own, want: "beside 1 container processes by web/beside without app"},
+		"it can be read later":                         {happens: readable, want: "app 1 pod unknown by web/beside", after: true},
+		"it can be read later, of before the daemon":   {away: true, happens: readable, want: "app 1 pod unknown by -", after: true},
+		"the pod is gone": {happens: func(h *host, r *Recorder, at time.Time) {
+			if err := os.RemoveAll(filepath.Join(h.root, podDir)); err != nil {
+				h.Fatal(err)
+			}
+			h.view = &ledger.View{Conditions: h.view.Conditions}
+			h.sync(r, at)
+		}, want: "app 1 pod unknown by -", after: true},
+		"the pod ends after its limit was hit for another": {happens: func(h *host, r *Recorder, at time.Time) {
+			h.events(besideID, 0, 0, 1, 0)
+			h.events(podDir, 1, 2, 2, 0)
+			h.look(r, at)
+			h.verdicts = nil
+			h.view = &ledger.View{Conditions: h.view.Conditions}
+			h.sync(r, at.Add(time.Minute))
+		}, own: true, want: "app 1 container processes by web/app without app", after: true},
+		"the daemon ends": {happens: func(h *host, r *Recorder, at time.Time) {
+			own(h, r, at)
+			h.verdicts = nil
+			r = h.recorder()
+			h.sync(r, at.Add(time.Hour))
+			h.sync(r, at.Add(2*time.Hour))
+		}, want: " 1 pod unknown by -"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.held(besideID, "67108864", Held{Processes: 15 * mib})
+			failing, hit := true, 1
+			if test.own {
+				hit = 0
+			}
+			r := h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
+				if _, err := os.Stat(filepath.Join(h.root, dir)); dir == appDir && failing && err == nil {
+					return syscall.EIO
+				}
+				return nil
+			}))
+			r.file.alive = noon
+			if test.away {
+				h.events(podDir, hit, 1, 1, 0)
+			}
+			h.sync(r, noon.Add(period))
+			h.events(podDir, hit, 1, 1, 0)
+			h.look(r, noon.Add(period))
+			h.expect("")
+			noticed := false // a pod that owes is no other for the stall guard
+			r.options.OnHigh = func(string) { noticed = true }
+			h.write(podDir, "memory.events", "low 0\nhigh 1\nmax 1\noom 1\noom_kill 1\noom_group_kill 0")
+			if h.look(r, noon.Add(2*period)); !noticed {
+				t.Error("a memory.high that is reached is not noticed")
+			}
+			failing = !strings.HasPrefix(name, "it can be read")
+			test.happens(h, r, noon.Add(time.Hour))
+			for _, v := range h.verdicts {
+				if v.After.Equal(noon) != test.after {
+					t.Errorf("%s is said to be since %v", v.Container, v.After)
+				}
+			}
+			h.expect(test.want)
+			if r.pods[podDir] != nil {
+				h.look(r, noon.Add(90*time.Minute))
+				h.expect("")
+			}
+		})
+	}
+}
+
 func TestPodsThatComeAndGo(t *testing.T) {
 	h := newHost(t)
 	pods := h.view.Pods

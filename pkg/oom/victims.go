@@ -15,6 +15,7 @@ type victim struct {
 	dir        string
 	counted    counters // since it was looked at
 	reading    Reading
+	late       bool // it could not be read when the pod counted its kills, perhaps
 }
 
 // kill is one that waits for what the kernel counts next: of a whole container it counts one process after the other.
@@ -28,36 +29,39 @@ type kill struct {
 
 // killed finds the containers that lost processes, what was hit, and who shared it.
 func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
+	p.rests = now.Add(settle)
 	view := r.options.View()
 	i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup })
 	if i >= 0 {
 		p.meet(view.Pods[i])
 	}
 	// First of all: the runtime removes the cgroup of a container that has ended.
+	owed, owedAway, notRead := p.owed, p.owedAway, p.unread
 	victims, whole, unread, waits := r.victims(p, now, since, away, i < 0)
-	after := p.unread // what was counted since then is read only now
-	if p.unread = (time.Time{}); waits != nil {
-		p.away, p.unread, after = away, after, time.Time{}
-		if r.isUnread(p, waits, now); len(victims) == 0 {
-			return
-		}
+	if p.owedAway = waits != nil && (away || owedAway); waits == nil {
+		p.owed, p.unread = counters{}, time.Time{}
+	} else if r.isUnread(p, waits, now); len(victims) == 0 {
+		return
 	}
-	if away {
-		after = p.after
-	}
-	above := []Reading{whole}
+	var above []Reading
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
 		above = append(above, r.level(dir, Parent, now))
 	}
-	due := now.Add(settle)
-	if away { // what was counted then is complete
-		due = now
-	}
 	for _, v := range victims {
 		where := cmp.Or(v.dir, p.cgroup)
 		since.Kills = v.counted.Kills
-		chain := append([]Reading{v.reading}, above...)
+		of, away, after, due := whole, away, time.Time{}, now.Add(settle)
+		if v.late {
+			of, away = owed.hit(whole), away || owedAway
+		}
+		if v.late || owed.Kills == 0 { // what was counted since then is read only now
+			after = notRead
+		}
+		if away { // what was counted then is complete
+			after, due = p.after, now
+		}
+		chain := append([]Reading{v.reading, of}, above...)
 		r.explained(chain, now)
 		if waiting := r.kills[where]; waiting != nil {
 			waiting.counted, waiting.above = waiting.counted.plus(v.counted), waiting.above.plus(since)
@@ -87,7 +91,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 // victims returns the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
 // belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread are containers
 // that may still exist and could not be read. waits is their error if such kills may be theirs: until all can be read or the pod has ended,
-// those are not counted.
+// the pod owes those.
 func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended bool) (victims []victim, whole Reading, unread []string, waits error) {
 	var gone []string
 	var others Held
@@ -96,11 +100,12 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 		since, _, err := r.count(dir, now)
 		if err != nil {
 			// A container that was created while the daemon was away may have been created after the kill.
-			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) {
+			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) &&
+				(c.unread || together.Kills > 0) {
 				gone = append(gone, dir)
 			}
 			if c.gone.IsZero() {
-				unread, waits = append(unread, c.view.Name), err
+				unread, waits, c.unread = append(unread, c.view.Name), err, true
 			}
 			continue
 		}
@@ -108,9 +113,10 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 		if since.Kills == 0 {
 			others = others.plus(reading.Held)
 		} else {
-			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading})
+			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading, late: c.unread && p.owed.Kills > 0})
 			found = found.plus(since)
 		}
+		c.unread = false
 	}
 	slices.Sort(unread)
 	whole = r.level(p.cgroup, Pod, now)
@@ -119,6 +125,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 			victims[i].remains(whole, others)
 		}
 	}
+	together = together.plus(p.owed)
 	if found.Kills >= together.Kills { // the kernel counts in the container first
 		known := r.file.Known[p.cgroup]
 		known.Kills += found.Kills - together.Kills
@@ -129,12 +136,16 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 		return victims, whole, unread, nil
 	}
 	left := together.since(found)
-	left.OOM = together.OOM // of the pod's limit, not of theirs
-	if waits != nil && !ended {
-		r.file.Known[p.cgroup] = r.file.Known[p.cgroup].since(left)
+	left.OOM = together.OOM         // of the pod's limit, not of theirs
+	if left.Kills <= p.owed.Kills { // what was hit since was hit for others
+		left.OOM, left.Below = p.owed.OOM, p.owed.Below
+	}
+	late := p.owed.Kills > 0
+	if p.owed = left; waits != nil && !ended {
 		return victims, whole, unread, waits
 	}
-	lost := victim{counted: counters{Kills: left.Kills, Groups: left.Groups}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
+	of := left.hit(whole)
+	lost := victim{counted: counters{Kills: left.Kills, Groups: left.Groups}, late: late, reading: Reading{Level: Container, Gone: true, Hit: of.Below && !of.Hit}}
 	if len(gone) == 1 {
 		lost.dir, lost.container = gone[0], p.containers[gone[0]]
 		lost.remains(whole, others)
@@ -183,9 +194,20 @@ func (r *Recorder) explained(chain []Reading, now time.Time) {
 	}
 }
 
+// hit is the reading of a pod with the limits that were hit when these were counted.
+func (c counters) hit(pod Reading) Reading {
+	pod.Hit, pod.Below = pod.Hit || c.OOM > 0, pod.Below || c.Below > 0
+	return pod
+}
+
 // judged are the counters without the kills that still wait: a daemon that ends now leaves those to the next one.
 func (r *Recorder) judged() map[string]counters {
 	known := maps.Clone(r.file.Known)
+	for dir, p := range r.pods {
+		if p.owed.Kills > 0 {
+			known[dir] = known[dir].since(p.owed)
+		}
+	}
 	for where, k := range r.kills {
 		known[k.pod] = known[k.pod].since(k.above)
 		if where != k.pod {
