@@ -32,6 +32,8 @@ func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	switch {
 	case !l.state.Resolved.Config.PodLevelResourceManagers:
 		return "not pinned: the pod's resources are its own, not its containers' (pod-level resources)"
+	case c.pod.Info == nil && l.manager.PodBlocks(c.pod.Key()) != nil && l.blocks(c) != nil: // from a spec, which is known again soon
+		return ""
 	case c.pod.Info == nil:
 		return "not pinned: the pod has pod-level resources, and no source of requests says which part is the container's"
 	}

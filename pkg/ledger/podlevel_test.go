@@ -187,3 +187,62 @@ func TestAPodIsUnpinnedWithContainersThatDoNotRun(t *testing.T) {
 		})
 	}
 }
+
+// A start of the plugin before a pod API answers leaves a pod that is allocated as a whole where its memory is, also if some of its containers
+// do not run or start meanwhile.
+func TestAPodWithResourcesOfItsOwnStaysAtAStartBeforeItsSpecIsKnown(t *testing.T) {
+	const gi = claimGi
+	const whole = "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted\n"
+	web, budget := claimPod("web", ""), uint64(12*gi)
+	info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget,
+		Containers: []pods.Container{{Name: "job", Request: gi, Limit: gi, Guaranteed: true}, {Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, {Name: "side"}}}}
+	limits := map[string]uint64{"job": gi, "main": 2 * gi, "side": budget}
+	for name, running := range map[string][]string{"all run": {"job", "main", "side"}, "one has ended": {"main", "side"}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, whole)
+			l.after(claimed(claimPod("large", ""), "main", 10*gi)) // which is gone later
+			mems := "1"
+			start := Synchronize{Pods: []Pod{web}, Found: Found{PodLimits: map[string]uint64{web.ID: budget}, Files: map[string]Files{}, Seen: map[string]bool{}}}
+			for container, limit := range limits {
+				e := claimed(web, container, limit)
+				e.PodInfo = info
+				l.after(e)
+				if e.Container.State = Running; slices.Contains(running, container) {
+					start.Containers = append(start.Containers, e.Container)
+					start.Found.Files[e.Container.ID], start.Found.Seen[e.Container.CgroupsPath[1:]] = Files{Mems: &mems}, true
+				}
+			}
+			restarted := newLedger(t, whole)
+			if _, err := restarted.Restore(l.manager.State()); err != nil {
+				t.Fatal(err)
+			}
+			kept := func(l *Ledger) (all []string) {
+				for _, e := range l.manager.Allocations("web").Entries {
+					all = append(all, fmt.Sprint(e))
+				}
+				return append(all, fmt.Sprint(l.manager.PodBlocks("web")))
+			}
+			want := kept(l)
+			for _, n := range restarted.after(start).Notes {
+				if n.Level == Warn {
+					t.Errorf("%+v", n)
+				}
+			}
+			if got := kept(restarted); !slices.Equal(got, want) {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+			if !restarted.living[0].Shared {
+				t.Fatal("its containers are not found to share its limit")
+			}
+			restarted.after(claimed(web, "job", gi), PodFacts{UID: "web", PodInfo: info})
+			for container := range limits {
+				if got := placed(restarted, Effects{}, "web", container); got[:2] != "1:" {
+					t.Errorf("%s: %s", container, got)
+				}
+			}
+			if got := kept(restarted); !slices.Equal(got, want) {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
