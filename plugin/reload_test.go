@@ -11,6 +11,11 @@ import (
 
 func TestKeysThatNeedARestart(t *testing.T) {
 	t.Parallel()
+	parse := func(lines string) config.Config {
+		c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
+		must(t, err)
+		return c
+	}
 	for lines, want := range map[string]string{
 		"requestSources: [kubelet]\nlogLevel: debug\nstallGuard: false\nprofile: Observe": "",
 		"requestSources: [apiserver, kubelet]":                                            "requestSources",
@@ -20,15 +25,16 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		"requestSources: [kubelet]\nfailurePolicy: Fail":                                  "failurePolicy",
 		"requestSources: [kubelet]\nresourceSlices: true":                                 "resourceSlices",
 		"requestSources: [kubelet]\nnodeResourceTopology: true":                           "nodeResourceTopology",
+		"requestSources: [kubelet]\ndra: {enabled: true}":                                 "dra.enabled",
+		"requestSources: [kubelet]\ndra: {enabled: true}\nprofile: Observe":               "dra.enabled",
 	} {
-		parse := func(lines string) config.Config {
-			c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
-			must(t, err)
-			return c
-		}
 		if got := strings.Join(parse("requestSources: [kubelet, oomscore]").StartKeys(parse(lines)), " "); got != want {
 			t.Errorf("%q: %q, want %q", lines, got, want)
 		}
+	}
+	const dryRun, claims = "profile: Observe\n", "dra: {enabled: true}\n"
+	if keys := parse(dryRun + claims).StartKeys(parse(claims)); strings.Join(keys, " ") != "dra.enabled" {
+		t.Errorf("the end of a dry run with claims needs a start for %q, want dra.enabled: a dry run has no driver", keys)
 	}
 }
 

@@ -584,19 +584,23 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		mount  bool
 	}{
 		`{}`: {[]string{"pods"}, false},
-		`{config: {requestSources: [apiserver]}}`:                            {[]string{"pods"}, false},
-		`{config: {requestSources: [kubelet, oomscore]}}`:                    {nil, true},
-		`{config: {requestSources: [oomscore]}}`:                             {},
-		`{config: {requestSources: []}}`:                                     {[]string{"pods"}, true},
-		`{config: {requestSources: null}}`:                                   {[]string{"pods"}, true},
-		`{config: {requestSources: [kubelet], events: true}}`:                {[]string{"events"}, true},
-		`{config: {requestSources: [oomscore], events: true}}`:               {[]string{"events"}, false},
-		`{config: {requestSources: [oomscore], onTermination: Rollback}}`:    {[]string{"daemonsets"}, false},
-		`{config: {requestSources: [oomscore], onTermination: Keep}}`:        {},
-		`{config: {requestSources: [oomscore], dra: {enabled: true}}}`:       {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
-		`{config: {requestSources: [oomscore], nodeResourceTopology: true}}`: {[]string{"noderesourcetopologies", "nodes"}, false},
-		`{config: {requestSources: [oomscore], resourceSlices: true}}`:       {[]string{"resourceclaims", "resourceslices"}, false},
-		`{config: {onTermination: Rollback}, rbac: {create: false}}`:         {},
+		`{config: {requestSources: [apiserver]}}`:                                                                   {[]string{"pods"}, false},
+		`{config: {requestSources: [kubelet, oomscore]}}`:                                                           {nil, true},
+		`{config: {requestSources: [oomscore]}}`:                                                                    {},
+		`{config: {requestSources: []}}`:                                                                            {[]string{"pods"}, true},
+		`{config: {requestSources: null}}`:                                                                          {[]string{"pods"}, true},
+		`{config: {requestSources: [kubelet], events: true}}`:                                                       {[]string{"events"}, true},
+		`{config: {requestSources: [oomscore], events: true}}`:                                                      {[]string{"events"}, false},
+		`{config: {requestSources: [oomscore], onTermination: Rollback}}`:                                           {[]string{"daemonsets"}, false},
+		`{config: {requestSources: [oomscore], onTermination: Keep}}`:                                               {},
+		`{config: {requestSources: [oomscore], dra: {enabled: true}}}`:                                              {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
+		`{config: {requestSources: [oomscore], dra: {enabled: true}, profile: Observe}}`:                            {}, // a dry run publishes nothing
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m}}`:                                            {[]string{"pods", "pods/eviction"}, false},
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 0}}`:                                             {},
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: QoS, memoryManagerPolicy: Static}}`: {[]string{"pods", "pods/eviction"}, false},
+		`{config: {requestSources: [oomscore], nodeResourceTopology: true}}`:                                        {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{config: {requestSources: [oomscore], resourceSlices: true}}`:                                              {[]string{"resourceclaims", "resourceslices"}, false},
+		`{config: {onTermination: Rollback}, rbac: {create: false}}`:                                                {},
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -622,6 +626,33 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		argument := strings.Contains(strings.Join(pod.Containers[0].Args, " "), "--kubelet-pods-socket=/host/kubelet-pods-api/")
 		if mounted != want.mount || argument != want.mount {
 			t.Errorf("values %s: the kubelet's pod API is mounted: %t, and asked: %t; want %t", values, mounted, argument, want.mount)
+		}
+	}
+}
+
+// TestOnlyWhoEvictsMayEvict renders evictRejectedAfter where no container is refused. The daemon starts with a token all the same, for it makes
+// its client at its start; one node group that evicts has the right.
+func TestOnlyWhoEvictsMayEvict(t *testing.T) {
+	const group = `, nodeGroups: [{name: a, nodeSelector: {a: b}, config: {profile: Full}}]}`
+	for values, may := range map[string]bool{
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: Observe}}`:                                       false,
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: QoS}}`:                                           false,
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, memoryManagerPolicy: None}}`:                              false,
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: NUMA}}`:                                          true,
+		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: Observe}` + group:                                true,
+		`{config: {requestSources: [oomscore], profile: Full}` + strings.Replace(group, "}}]", ", evictRejectedAfter: 1h}}]", 1): true,
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is := strings.Contains(got, "pods/eviction"); is != may || strings.Contains(got, "kind: ClusterRole\n") != may {
+			t.Errorf("values %s: the right to evict: %t, want %t", values, is, may)
+		}
+		for name, set := range objects[appsv1.DaemonSet](t, got, "DaemonSet") {
+			if token := *set.Spec.Template.Spec.AutomountServiceAccountToken; token != (config(t, got, name).EvictRejectedAfter > 0) {
+				t.Errorf("values %s: %s has a token: %t", values, name, token)
+			}
 		}
 	}
 }

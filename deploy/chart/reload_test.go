@@ -25,7 +25,7 @@ func TestWhatReloadsRestartsNothing(t *testing.T) {
 	texts := []string{"{requestSources: [apiserver, swap]}", "{requestSources: [apiserver]}", "{requestSources: [kubelet, apiserver]}",
 		"{requestSources: [apiserver, kubelet]}", "{requestSources: []}", "{requestSources: [swap]}"}
 	for _, more := range []string{"resourceSlices: true", "resourceSlices: false", "events: true", "events: false", "events: true, evictRejectedAfter: 5m", "evictRejectedAfter: 0s", "nodeResourceTopology: true", "failurePolicy: Fail",
-		"failurePolicy: Ignore", "dra: {enabled: true}", "dra: {enabled: false}", "dra: {shares: [{limits: {memory: 10%}}]}", "profile: Observe",
+		"failurePolicy: Ignore", "dra: {enabled: true}", "dra: {enabled: false}", "dra: {enabled: true}, profile: Observe", "dra: {shares: [{limits: {memory: 10%}}]}", "profile: Observe",
 		"memoryThrottlingFactor: 0.5", "memoryThrottlingFactor: null", "logLevel: debug", "kubeReserved: {memory: 1Gi}", "stallGuard: false",
 		"annotationRules: [{namespaces: [a]}]", "topologyManagerPolicy: restricted"} {
 		texts = append(texts, "{requestSources: [apiserver, swap], "+more+"}")
@@ -55,6 +55,10 @@ func TestWhatReloadsRestartsNothing(t *testing.T) {
 	}
 	if kept < 10 {
 		t.Errorf("%d of the changes are reloaded", kept)
+	}
+	dryRun, _ := pods("{reloadConfig: true, config: {profile: Observe, dra: {enabled: true}}}")
+	if full, _ := pods("{reloadConfig: true, config: {dra: {enabled: true}}}"); full == dryRun {
+		t.Error("the end of a dry run with claims restarts no daemon, and a dry run has no driver for them")
 	}
 	const group = `, nodeGroups: [{name: a, nodeSelector: {a: b}, config: {events: %}}]}`
 	_, before := pods(`{reloadConfig: true` + strings.Replace(group, "%", "true", 1))

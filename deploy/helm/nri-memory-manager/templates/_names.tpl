@@ -82,20 +82,32 @@ imagePullSecrets:
 {{- $sources := $c.requestSources | default (list "all") -}}
 {{- range without $sources "all" "kubelet" "apiserver" }}{{ $sources = without $sources . }}{{ end -}}
 {{- $uses := fromYaml (include "nri-memory-manager.uses" .) -}}
-{{- list $sources $uses.slices $uses.events $uses.evictions $uses.topology $uses.claims ($c.failurePolicy | default "Ignore") | toJson }}
+{{- list $sources $uses.slices $uses.events $uses.evictions $uses.topology $uses.claims $uses.publishes ($c.failurePolicy | default "Ignore") | toJson }}
 {{- end }}
 {{- end }}
 
-{{/* What a unit uses, by its configuration and its nodes: no sources means all that are there. */}}
+{{/*
+What a unit uses, by its configuration and its nodes: no sources means all that are there. A daemon with evictions has a client for them
+from its start on, and evicts where something is refused; a dry run knows claims, and publishes nothing for them.
+*/}}
 {{- define "nri-memory-manager.uses" -}}
 {{- $config := fromYaml (include "nri-memory-manager.config" .) -}}
 {{- $sources := $config.requestSources | default (list "kubelet" "apiserver") -}}
+{{- $profile := $config.profile | default "Full" -}}
+{{- $static := eq ($config.memoryManagerPolicy | default (eq $profile "QoS" | ternary "None" "Static")) "Static" -}}
+{{- $dryRun := eq $profile "Observe" -}}
+{{- $evictions := not (has ($config.evictRejectedAfter | default "0" | toString) (list "0" "0s")) -}}
+{{- $claims := dig "dra" "enabled" false $config -}}
+{{- $publishes := and $claims (not $dryRun) -}}
+static: {{ $static }}
 kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
 events: {{ $config.events | default false }}
-evictions: {{ not (has ($config.evictRejectedAfter | default "0" | toString) (list "0" "0s")) }}
-claims: {{ dig "dra" "enabled" false $config }}
-limits: {{ and (dig "dra" "enabled" false $config) (not (dig "dra" "publishNodeAllocatable" false $config)) }}
+evictions: {{ $evictions }}
+evicts: {{ and $evictions $static (not $dryRun) }}
+claims: {{ $claims }}
+publishes: {{ $publishes }}
+limits: {{ and $publishes (not (dig "dra" "publishNodeAllocatable" false $config)) }}
 slices: {{ $config.resourceSlices | default false }}
 topology: {{ $config.nodeResourceTopology | default false }}
 rollback: {{ eq ($config.onTermination | default "Keep") "Rollback" }}

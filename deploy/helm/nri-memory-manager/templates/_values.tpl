@@ -41,7 +41,7 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- if and (eq ($c.onTermination | default "Keep") "Rollback") (lt $seconds 30) -}}
 {{- fail (printf "terminationGracePeriodSeconds: %d is too short: %s.onTermination: Rollback needs 30" $seconds $at) -}}
 {{- end -}}
-{{- $static := eq ($c.memoryManagerPolicy | default (eq ($c.profile | default "Full") "QoS" | ternary "None" "Static")) "Static" -}}
+{{- $static := (fromYaml (include "nri-memory-manager.uses" .)).static -}}
 {{- if dig "enabled" false ($c.dra | default dict) -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
 {{- if semverCompare "< 1.36.0-0" $version }}{{ fail (printf "%s.dra.enabled: needs Kubernetes 1.36, and this is %s (of helm template: --kube-version)" $at $version) }}{{ end -}}
