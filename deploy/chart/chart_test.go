@@ -324,6 +324,25 @@ func TestNamesCanBeChosen(t *testing.T) {
 	}
 }
 
+// TestNamesThatYAMLReadsOtherwiseAreTexts renders names that are a number or a boolean without quotes, and no startup probe.
+func TestNamesThatYAMLReadsOtherwiseAreTexts(t *testing.T) {
+	for _, name := range []string{"on", "no", "null", "2", "1e3", "y"} {
+		got, err := render(t, `{fullnameOverride: mine, nameOverride: "`+name+`", startupProbe: false, nodeGroups: [{name: "`+name+`", nodeSelector: {a: b}}], networkPolicy: {enabled: true}, metrics: {podMonitor: {enabled: true}}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decodeStrictly(t, got)
+		set := objects[appsv1.DaemonSet](t, got, "DaemonSet")["mine-"+name]
+		want := map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/component": name, "app.kubernetes.io/instance": "nri-memory-manager"}
+		if difference := cmp.Diff(want, set.Spec.Selector.MatchLabels); difference != "" {
+			t.Errorf("name %s: what is wanted (-) and the selector (+) differ:\n%s", name, difference)
+		}
+		if probe := set.Spec.Template.Spec.Containers[0].StartupProbe; probe != nil {
+			t.Errorf("the startup probe is %v, want none", probe)
+		}
+	}
+}
+
 // TestEachNodeRunsOneDaemon asks the scheduler's question of nodes with some labels.
 func TestEachNodeRunsOneDaemon(t *testing.T) {
 	for affinity, nodes := range map[string]map[string]string{
@@ -497,6 +516,12 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{seLinuxType: spc_t}`:                                      "podSecurityContext.seLinuxOptions.type replaces it",
 		`{image: {digest: abc}}`:                                    "digest",
 
+		`{startupProbe: true}`:                                    "at '/startupProbe': value must be false",
+		`{extraEnv: [{name: GOGC, value: 50}]}`:                   "at '/extraEnv/0/value': got number, want string",
+		`{fullnameOverride: 1e3}`:                                 "/fullnameOverride",
+		`{fullnameOverride: "1e3"}`:                               "at '/fullnameOverride': value must be 'a lower-case letter, then",
+		`{nodeGroups: [{name: dashboard, nodeSelector: {a: b}}]}`: "and not dashboard, for another ConfigMap has that name",
+		`{config: {annotationRules: [{namespaces: [a], priorityClasses: {Db_: first}}]}}`: "at '/config/annotationRules/0/priorityClasses/Db_': value must be 'left out: names of PriorityClasses are such as team-db'",
 		`{namespaceOverride: Nodes}`:                                                                               "at '/namespaceOverride': value must be 'lower-case letters",
 		`{reloadConfig: "true"}`:                                                                                   "/reloadConfig",
 		`{stateDir: /}`:                                                                                            "at '/stateDir': value must be 'the absolute path of a folder, and not /'",

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -146,13 +147,16 @@ func TestWhatRunRefusesOfAWholeConfigurationIsRefused(t *testing.T) {
 		`{evictionHard: {}, profile: QoS}`:                              "",
 		`{evictionHard: {}, profile: QoS, memoryManagerPolicy: Static}`: none,
 		`{reservedMemory: "0:memory=1Gi,memory=2Gi"}`:                   "memory is",
-		`{reservedMemory: [{numaNode: 1, limits: {memory: 1Gi}}, {numaNode: "1", limits: {memory: 1Gi}}]}`: "reservedMemory: memory is reserved twice for NUMA node 1",
-		`{reservedMemory: [{limits: {memory: 1Gi}}, {numaNode: 0, limits: {hugepages-2Mi: 2Mi}}]}`:         "",
-		`{dra: {enabled: true}, memoryManagerPolicy: None}`:                                                "dra.enabled: needs memoryManagerPolicy: Static",
-		`{dra: {enabled: true}, profile: QoS}`:                                                             "dra.enabled: needs memoryManagerPolicy: Static",
-		`{dra: {enabled: true}, profile: QoS, memoryManagerPolicy: Static}`:                                "",
-		`{topologyManagerPolicyOptions: {numa-score-weights: "cpu=1, cpu =2"}}`:                            `numa-score-weights: "cpu" is there twice`,
-		`{topologyManagerPolicyOptions: {numa-score-weights: "cpu=1,,memory=2, "}}`:                        "",
+		`{reservedMemory: [{numaNode: 1, limits: {memory: 1Gi}}, {numaNode: "1", limits: {memory: 1Gi}}]}`:                               "reservedMemory: memory is reserved twice for NUMA node 1",
+		`{reservedMemory: [{limits: {memory: 1Gi}}, {numaNode: 0, limits: {hugepages-2Mi: 2Mi}}]}`:                                       "",
+		`{dra: {enabled: true}, memoryManagerPolicy: None}`:                                                                              "dra.enabled: needs memoryManagerPolicy: Static",
+		`{dra: {enabled: true}, profile: QoS}`:                                                                                           "dra.enabled: needs memoryManagerPolicy: Static",
+		`{dra: {enabled: true}, profile: QoS, memoryManagerPolicy: Static}`:                                                              "",
+		`{annotationRules: [{namespaces: [a]}, {namespaces: [b], minimumThrottlingFactor: 0.9, defaults: {throttling-factor: "5e-1"}}]}`: "annotationRules[1].defaults.throttling-factor: 5e-1 is less than the rule's minimumThrottlingFactor, 0.9",
+		`{annotationRules: [{namespaces: [a], minimumThrottlingFactor: "0.9", defaults: {throttling-factor: 0.9}}]}`:                     "",
+		`{annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.9, defaults: {numa: none}}]}`:                                   "",
+		`{topologyManagerPolicyOptions: {numa-score-weights: "cpu=1, cpu =2"}}`:                                                          `numa-score-weights: "cpu" is there twice`,
+		`{topologyManagerPolicyOptions: {numa-score-weights: "cpu=1,,memory=2, "}}`:                                                      "",
 	} {
 		for at, values := range map[string]string{"config.": `{config: ` + config + `}`, "nodeGroups, group a: config.": `{nodeGroups: [{name: a, nodeSelector: {a: b}, config: ` + config + `}]}`} {
 			if want == "" && at != "config." {
@@ -190,6 +194,48 @@ func TestTheKubeletsConfigurationIsMounted(t *testing.T) {
 		_, err := render(t, values)
 		if want := missing + " is not mounted in the pod: set the value kubeletConfig"; missing == "" && err != nil || missing != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("values %s: error %v, want %q", values, err, missing)
+		}
+	}
+}
+
+// TestResourceSlicesNeedTheirKubernetes renders for clusters before and after the version that serves resource.k8s.io/v1.
+func TestResourceSlicesNeedTheirKubernetes(t *testing.T) {
+	for version, refused := range map[string]bool{"v1.33.9": true, "v1.34.0-rc.1": false, "v1.34.0": false} {
+		_, err := renderFor(version, load(t), read(t, `{config: {resourceSlices: true}}`))
+		if want := "config.resourceSlices: needs Kubernetes 1.34, and this is " + version; refused != (err != nil) || refused && !strings.Contains(err.Error(), want) {
+			t.Errorf("Kubernetes %s: error %v, want one: %t", version, err, refused)
+		}
+	}
+}
+
+// TestArgumentsAreFlagsOfRun compares what extraArgs admit with the flags in the documents, which are the binary's, and those that it has not shown
+// since an earlier release.
+func TestArgumentsAreFlagsOfRun(t *testing.T) {
+	text, err := os.ReadFile("../../docs/cli/nri-memory-manager_run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"record-size", "timings"}
+	for _, flag := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(string(text), -1) {
+		if flag[1] != "help" {
+			flags = append(flags, flag[1])
+		}
+	}
+	slices.Sort(flags)
+	values, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `"^([^-].*|--(` + strings.Join(flags, "|") + `)(=.*)?|-v+)?$"`; len(flags) < 20 || !strings.Contains(string(values), want) {
+		t.Errorf("the pattern of extraArgs is not %s", want)
+	}
+	if _, err := render(t, `{extraArgs: [-vv, --kubeconfig, /etc/api/config, --systemd-socket=, ""]}`); err != nil {
+		t.Error(err)
+	}
+	for _, wrong := range []string{"--kubeconfigs=/a", "--record-sizes", "-kubeconfig=/a", "-x", "--", "--help"} {
+		want := "at '/extraArgs/0': value must be 'a flag of run, such as --log-format=json"
+		if _, err := render(t, `{extraArgs: ["`+wrong+`"]}`); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one that says %q", wrong, err, want)
 		}
 	}
 }

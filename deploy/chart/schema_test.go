@@ -107,7 +107,6 @@ type schema struct {
 	Properties           map[string]schema `json:"properties,omitempty"`
 	PatternProperties    map[string]schema `json:"patternProperties,omitempty"`
 	AdditionalProperties any               `json:"additionalProperties,omitempty"`
-	PropertyNames        *schema           `json:"propertyNames,omitempty"`
 	Not                  *schema           `json:"not,omitempty"`
 	If                   *schema           `json:"if,omitempty"`
 	Then                 *schema           `json:"then,omitempty"`
@@ -287,7 +286,8 @@ func (g generator) byType(t reflect.Type, path string) schema {
 			s.Properties, s.AdditionalProperties, s.Type = nil, anything.want("a value or a pattern such as *, of letters, digits, -, _, . and the wildcards * and ?"), []string{"object"}
 		}
 		if path == "annotationRules[].priorityClasses" {
-			s.Properties, s.AdditionalProperties, s.PropertyNames = nil, score(), &schema{Pattern: whole(aName)}
+			s.Properties, s.PatternProperties = nil, map[string]schema{whole(aName): score()}
+			s.AdditionalProperties = schema{Const: "left out: names of PriorityClasses are such as team-db"}
 		}
 		if strings.HasSuffix(path, ".limits") {
 			s.Type, s.MinProperties = []string{"object"}, 1

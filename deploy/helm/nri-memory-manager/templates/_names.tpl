@@ -29,10 +29,10 @@ of no group. The root itself is the unit without a group.
 {{- end }}
 
 {{- define "nri-memory-manager.selector" -}}
-app.kubernetes.io/name: {{ include "nri-memory-manager.app" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "nri-memory-manager.app" . | toYaml }}
+app.kubernetes.io/instance: {{ toYaml .Release.Name }}
 {{- with .Group }}
-app.kubernetes.io/component: {{ .name }}
+app.kubernetes.io/component: {{ toYaml .name }}
 {{- end }}
 {{- end }}
 
@@ -148,7 +148,7 @@ systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values
 {{/* The pod of helm test: other labels than the daemon's, whose Services, monitors and policies must not select it. */}}
 {{- define "nri-memory-manager.testSelector" -}}
 app.kubernetes.io/name: {{ include "nri-memory-manager.app" . | trunc 58 | trimSuffix "-" }}-test
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ toYaml .Release.Name }}
 {{- end }}
 
 {{- define "nri-memory-manager.testLabels" -}}

@@ -42,8 +42,15 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- fail (printf "terminationGracePeriodSeconds: %d is too short: %s.onTermination: Rollback needs 30" $seconds $at) -}}
 {{- end -}}
 {{- $static := (fromYaml (include "nri-memory-manager.uses" .)).static -}}
-{{- if dig "enabled" false ($c.dra | default dict) -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if and $c.resourceSlices (semverCompare "< 1.34.0-0" $version) }}{{ fail (printf "%s.resourceSlices: needs Kubernetes 1.34, and this is %s (of helm template: --kube-version)" $at $version) }}{{ end -}}
+{{- range $i, $rule := $c.annotationRules -}}
+{{- $factor := get ($rule.defaults | default dict) "throttling-factor" -}}
+{{- if and (ne (toString $factor) "") (lt (float64 $factor) (float64 ($rule.minimumThrottlingFactor | default 0))) -}}
+{{- fail (printf "%s.annotationRules[%d].defaults.throttling-factor: %v is less than the rule's minimumThrottlingFactor, %v" $at $i $factor $rule.minimumThrottlingFactor) -}}
+{{- end -}}
+{{- end -}}
+{{- if dig "enabled" false ($c.dra | default dict) -}}
 {{- if semverCompare "< 1.36.0-0" $version }}{{ fail (printf "%s.dra.enabled: needs Kubernetes 1.36, and this is %s (of helm template: --kube-version)" $at $version) }}{{ end -}}
 {{- if and (get $c.dra "publishNodeAllocatable") (semverCompare "< 1.37.0-0" $version) }}{{ fail (printf "%s.dra.publishNodeAllocatable: needs Kubernetes 1.37, and this is %s" $at $version) }}{{ end -}}
 {{- if not $static }}{{ fail (printf "%s.dra.enabled: needs memoryManagerPolicy: Static" $at) }}{{ end -}}
