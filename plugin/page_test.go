@@ -160,9 +160,15 @@ func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
 			out, err := pipe()
 			must(t, err)
 			must(t, cmd.Start())
-			lines, page := bufio.NewScanner(out), ""
-			for page == "" && lines.Scan() {
-				_, page, _ = strings.Cut(lines.Text(), "The page, until Ctrl-C: ")
+			lines, page, log := bufio.NewScanner(out), "", ""
+			for log == "" && lines.Scan() {
+				if _, address, found := strings.Cut(lines.Text(), "The page, until Ctrl-C: "); found {
+					page = address
+				}
+				_, log, _ = strings.Cut(lines.Text(), "The plugin's log: ")
+			}
+			if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "level=") {
+				t.Errorf("the log %q: %v: %s", log, err, text)
 			}
 			response, err := http.Get(page)
 			if err != nil {
@@ -180,6 +186,19 @@ func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What fails in the demo says what the plugin's log says.
+func TestAFailureOfTheDemoShowsTheLog(t *testing.T) {
+	t.Parallel()
+	demo := filepath.Join(t.TempDir(), "demo")
+	must(t, build(demo, "./demo"))
+	output, err := exec.Command(demo, "--plugin", binary, "--machine", "../testdata/machines/demo.yaml", "--once", "--expect-rejected", "api/api",
+		"../testdata/pods/6-api.yaml").CombinedOutput()
+	if err == nil {
+		t.Errorf("no error:\n%s", output)
+	}
+	wantAll(t, string(output), "not rejected as expected: [\"api/api\"]\nthe last lines of the plugin's log:\ntime=", "level=")
 }
 
 // allocatedPerNode is, for each node, the sum of the blocks' bytes of what the node has allocated.

@@ -135,7 +135,8 @@ func (o options) show(ctx context.Context, node *simulator.Node, plugin *plugin,
 		return err
 	}
 	defer page.Close()
-	fmt.Fprintf(o.notes(out), "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\n", page.Addr, o.plugin, node.StateDir)
+	fmt.Fprintf(o.notes(out), "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\nThe plugin's log: %s\n",
+		page.Addr, o.plugin, node.StateDir, plugin.log)
 	<-ctx.Done()
 	return nil
 }
@@ -181,7 +182,11 @@ func (o options) demonstrate(ctx context.Context, of simulator.Options, out io.W
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, plugin.stop()) }()
+	defer func() {
+		if err = errors.Join(err, plugin.stop()); err != nil {
+			err = plugin.explain(err)
+		}
+	}()
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := runtime.WaitSynchronized(connecting, 1); err != nil {

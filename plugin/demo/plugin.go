@@ -27,11 +27,14 @@ import (
 type plugin struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
-	status error // how the process ended, once ended is closed
-	log    *bytes.Buffer
+	status error  // how the process ended, once ended is closed
+	log    string // its file
 	client http.Client
 	dir    string // its state folder
 }
+
+// lastLines is how much of the log an error has.
+const lastLines = 20
 
 // stopTimeout is how long the process may take to end before it is killed.
 const stopTimeout = 10 * time.Second
@@ -43,8 +46,14 @@ func start(ctx context.Context, o options, node *simulator.Node, socket, pods st
 		"--cgroups", node.Cgroups.Root(), "--plain-cgroups", "--machine", o.machine, "--config", o.config,
 		"--kubelet-pods-socket", pods, "--metrics-address", "")
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout
-	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: &bytes.Buffer{}, dir: node.StateDir}
-	cmd.Stderr = p.log
+	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: filepath.Join(filepath.Dir(socket), "daemon.log"), dir: node.StateDir}
+	log, err := os.Create(p.log)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	defer log.Close() // the process has its own
+	cmd.Stderr = log
 	cmd.Env = append(os.Environ(), "NODE_NAME=worker-1") // pictures show it
 	admin := filepath.Join(node.StateDir, "admin.sock")
 	p.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -62,14 +71,24 @@ func start(ctx context.Context, o options, node *simulator.Node, socket, pods st
 	return running, p, nil
 }
 
-// stop ends the process. The error has its log when it did not end well.
+// stop ends the process. The error says how, if it did not end well.
 func (p *plugin) stop() error {
 	p.cancel()
 	<-p.ended
 	if p.status == nil || errors.Is(p.status, context.Canceled) {
 		return nil
 	}
-	return fmt.Errorf("the plugin ended with %w:\n%s", p.status, p.log)
+	return fmt.Errorf("the plugin ended with %w", p.status)
+}
+
+// explain adds the last lines of the log to an error.
+func (p *plugin) explain(err error) error {
+	text, unread := os.ReadFile(p.log)
+	if unread != nil {
+		return errors.Join(err, unread)
+	}
+	lines := slices.Collect(bytes.Lines(text))
+	return fmt.Errorf("%w\nthe last lines of the plugin's log:\n%s", err, bytes.Join(lines[max(0, len(lines)-lastLines):], nil))
 }
 
 // document returns what the plugin says about itself.
