@@ -80,6 +80,7 @@ func TestPageInChromium(t *testing.T) {
 		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
 		"a rejection":             "worker, 14×: policy restricted, scope container: only NUMA 0-2 together have room",
 		"who bars it":             "\nin the way: default/database/postgres, which has NUMA 0 alone",
+		"what helps who waits":    "\nwhat helps: a request that one NUMA node has free, or, without NUMA nodes, the annotation numa: preferred",
 		"a pod's rejections":      "<td>15×</td>",
 		"its other container":     "proxy: policy restricted",
 		"a pod that runs":         ">Unpinned (1 pod)</summary>",
