@@ -68,11 +68,11 @@ var limits = map[string]func(t *testing.T, size int) string{
 	"bytes of the name of a CDI device": func(_ *testing.T, size int) string {
 		return outcome(notLookedAt, len(nriplugin.ContainerOf(withCDI(1, strings.Repeat("a", size))).CDIDevices) == 1)
 	},
-	"device nodes of a container": func(_ *testing.T, size int) string {
+	"device files of a container": func(_ *testing.T, size int) string {
 		nodes := slices.Repeat([]*api.LinuxDevice{{Path: "/dev/a", Type: "c"}}, size)
 		return outcome(notLookedAt, len(nriplugin.ContainerOf(&api.Container{Linux: &api.LinuxContainer{Devices: nodes}}).DeviceNodes) == size)
 	},
-	"bytes of the path of a device node": func(_ *testing.T, size int) string {
+	"bytes of the path of a device file": func(_ *testing.T, size int) string {
 		nodes := []*api.LinuxDevice{{Path: strings.Repeat("a", size), Type: "c"}}
 		return outcome(notLookedAt, len(nriplugin.ContainerOf(&api.Container{Linux: &api.LinuxContainer{Devices: nodes}}).DeviceNodes) == 1)
 	},
