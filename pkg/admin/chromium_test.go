@@ -159,6 +159,10 @@ func TestReaderOfThePageInChromium(t *testing.T) {
 			t.Errorf("want %q in\n%s", line, dom)
 		}
 	}
+	// A narrow page shows no head of the table.
+	if dom := browser.Run(t, url+"/#pod=22222222-0000-4000-8000-000000000002", "--dump-dom"); !strings.Contains(dom, `<td data-label="NUMA">0</td><td>preferred</td>`) {
+		t.Errorf("the NUMA nodes that were considered have no label:\n%s", dom)
+	}
 }
 
 func TestPageOfANewDaemonInChromium(t *testing.T) {

@@ -81,10 +81,15 @@ func (l *Ledger) causeOf(err error) cause {
 		return cause{reason: NotPreferred, text: err.Error()}
 	}
 	var holders []string
-	for _, h := range rejection.Holders {
+	begin := 0 // of those on the same nodes, who are named in the order of their names
+	for i, h := range rejection.Holders {
+		if i > 0 && h.Nodes != rejection.Holders[i-1].Nodes {
+			begin = len(holders)
+		}
 		if p := l.pods[h.Pod]; p != nil {
 			holders = append(holders, fmt.Sprintf("%s/%s, container %s, on %s", p.Namespace, p.Name, h.Container, h.Nodes.Named()))
 		}
+		slices.Sort(holders[begin:])
 		if h.More > 0 {
 			holders = append(holders, fmt.Sprintf("and %d more on %s", h.More, h.Nodes.Named()))
 		}
