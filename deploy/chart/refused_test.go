@@ -134,6 +134,8 @@ func TestWhatRunRefusesOfAWholeConfigurationIsRefused(t *testing.T) {
 		`{evictionHard: {memory.available: 0%}, kubeReserved: {memory: .5Gi}, reservedMemory: "0:memory=512Mi"}`:       "",
 		`{evictionHard: {memory.available: 100%}, kubeReserved: {memory: 1Gi}, reservedMemory: "0:memory=512Mi"}`:      "make them equal",
 		`{evictionHard: {memory.available: 6.25%}, reservedMemory: "0:memory=2Gi"}`:                                    "", // the machine says
+		`{evictionHard: {memory.available: 6.25%}, kubeReserved: {memory: 1Gi}, reservedMemory: "0:memory=512Mi"}`:     "kubeReserved 1Gi + systemReserved 0 + evictionHard 6.25% are more than 1073741824 bytes: make them equal",
+		`{evictionHard: {memory.available: 6.25%}, kubeReserved: {memory: 1Gi}, reservedMemory: "0:memory=3Gi"}`:       "",
 		`{evictionHard: {memory.available: 6.25%}, reservedMemory: "0:hugepages-2Mi=2Mi"}`:                             none,
 		`{evictionHard: null, kubeReserved: {memory: 1Gi}, reservedMemory: "0:memory=1Gi"}`:                            "",
 		`{kubeReserved: {hugepages-2Mi: 4Mi}, reservedMemory: "0:memory=100Mi,hugepages-2Mi=2Mi;1:hugepages-2Mi=2Mi"}`: "",

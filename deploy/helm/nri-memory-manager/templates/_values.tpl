@@ -23,7 +23,7 @@ it, so that none meets a nil pointer. files/keys.txt is generated from values.ya
 
 {{/*
 Refuses what the daemon would refuse of a unit's whole configuration; values.schema.json checks each key. What a file of the kubelet
-sets besides, and a percentage of the machine's memory, is not known here.
+sets besides, and what a percentage of the machine's memory is, is not known here.
 */}}
 {{- define "nri-memory-manager.checkConfig" -}}
 {{- $c := fromYaml (include "nri-memory-manager.config" .) -}}
@@ -83,6 +83,7 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- $eviction := "100Mi" -}}
 {{- if hasKey $c "evictionHard" }}{{ $eviction = get ($c.evictionHard | default dict) "memory.available" | default "0" | toString }}{{ end -}}
 {{- $unknown := and (hasSuffix "%" $eviction) (not (has (trimSuffix "%" $eviction | trimPrefix "+" | float64) (list 0.0 100.0))) -}}
+{{- $threshold := $eviction -}}
 {{- if hasSuffix "%" $eviction }}{{ $eviction = "0" }}{{ end -}}
 {{- if and $static (not $c.kubeletConfig) -}}
 {{- range $type := concat (list "memory") (keys $kube $system) | uniq | sortAlpha -}}
@@ -96,8 +97,10 @@ sets besides, and a percentage of the machine's memory, is not known here.
 {{- fail (printf "%s.reservedMemory: no memory is reserved: memoryManagerPolicy Static needs some on a NUMA node, or kubeReserved, systemReserved or evictionHard" $at) -}}
 {{- end -}}
 {{- $compared := or (not $memory) (hasKey $c "evictionHard") (ne $sum (include "nri-memory-manager.bytes" $eviction | float64)) -}}
-{{- if and $limits $compared (not (and $memory $unknown)) (ne $got $sum) -}}
-{{- $of := printf "kubeReserved %v + systemReserved %v + evictionHard %v = %d bytes" (index $parts 0) (index $parts 1) (index $parts 2) (int64 $sum) -}}
+{{- $least := and $memory $unknown -}}
+{{- if and $limits $compared (ternary (lt $got $sum) (ne $got $sum) $least) -}}
+{{- $is := ternary "are more than" "=" $least -}}
+{{- $of := printf "kubeReserved %v + systemReserved %v + evictionHard %s %s %d bytes" (index $parts 0) (index $parts 1) (ternary $threshold "0" $memory) $is (int64 $sum) -}}
 {{- fail (printf "%s.reservedMemory: the NUMA nodes' %s adds up to %d bytes, but %s: make them equal" $at $type (int64 $got) $of) -}}
 {{- end -}}
 {{- end -}}
