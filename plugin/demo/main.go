@@ -24,6 +24,9 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	if err != nil && ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
 	stop()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
