@@ -164,7 +164,7 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if target != "" && !slices.Contains(checkpoint.Targets, target) {
-				return fmt.Errorf("--for %q: want a kubelet's version, one of %s", target, strings.Join(checkpoint.Targets, ", "))
+				return fmt.Errorf("--for %q: want a kubelet's version, one of %s; older ones read what 1.35 reads", target, strings.Join(checkpoint.Targets, ", "))
 			}
 			if followed, err := filepath.EvalSymlinks(output); err == nil && output != "" {
 				output = followed
