@@ -86,19 +86,19 @@ type Total struct {
 type hit struct{ own, below time.Time }
 
 type pod struct {
-	cgroup     string
-	watched    bool      // otherwise it is looked at with each sign of life
-	away       bool      // it may have run while no daemon watched, and has not been read completely since
-	after      time.Time // when a daemon last watched before this one
-	unread     time.Time // until then it was looked at; since, it or a container could not be read, which is in the log; zero: it is read
-	owed       counters  // kills without a verdict, perhaps of a container that cannot be read, and what was hit when they were counted
-	owedAway   bool      // some of them while no daemon watched, perhaps
-	view       *ledger.PodView
-	containers map[string]*container // by cgroup
-	sampled    time.Time
-	rests      time.Time // until then it is not read again
-	again      bool      // it is to be read then
-	max, high  uint64    // of memory.events when it was looked at
+	cgroup       string
+	watched      bool      // otherwise it is looked at with each sign of life
+	away         bool      // it may have run while no daemon watched, and has not been read completely since
+	after        time.Time // when a daemon last watched before this one
+	unread       time.Time // until then it was looked at; since, it or a container could not be read, which is in the log; zero: it is read
+	unjudged     counters  // kills without a verdict, perhaps of a container that cannot be read, and what was hit when they were counted
+	unjudgedAway bool      // some of them while no daemon watched, perhaps
+	view         *ledger.PodView
+	containers   map[string]*container // by cgroup
+	sampled      time.Time
+	rests        time.Time // until then it is not read again
+	again        bool      // it is to be read then
+	max, high    uint64    // of memory.events when it was looked at
 }
 
 type container struct {
@@ -460,7 +460,7 @@ func (r *Recorder) look(p *pod, now time.Time) {
 		switch {
 		case !errors.Is(err, fs.ErrNotExist):
 			r.isUnread(p, err, now)
-		case p.owed.Kills > 0: // it has just ended
+		case p.unjudged.Kills > 0: // it has just ended
 			r.killed(p, now, false, counters{})
 		}
 		return
@@ -476,7 +476,7 @@ func (r *Recorder) look(p *pod, now time.Time) {
 		r.killed(p, now, away, since)
 		return
 	}
-	if p.owed.Kills > 0 {
+	if p.unjudged.Kills > 0 {
 		r.killed(p, now, away, since)
 	} else {
 		p.unread = time.Time{}

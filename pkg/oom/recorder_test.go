@@ -729,7 +729,7 @@ func TestAContainerThatCanNeverBeRead(t *testing.T) {
 
 // What a container that cannot be read may have lost is kept apart: it explains no later kill beside it, and gets its own verdict, of when it
 // was counted, once the container can be read or is gone.
-func TestWhatAPodOwes(t *testing.T) {
+func TestKillsThatWaitForAContainer(t *testing.T) {
 	own := func(h *host, r *Recorder, at time.Time) { // the limit of beside
 		h.events(besideID, 1, 1, 1, 0)
 		h.events(podDir, 1, 2, 2, 0)
@@ -799,7 +799,7 @@ func TestWhatAPodOwes(t *testing.T) {
 			h.events(podDir, hit, 1, 1, 0)
 			h.look(r, noon.Add(period))
 			h.expect("")
-			noticed := false // a pod that owes is no other for the stall guard
+			noticed := false // kills without a verdict make no difference for the stall guard
 			r.options.OnHigh = func(string) { noticed = true }
 			h.write(podDir, "memory.events", "low 0\nhigh 1\nmax 1\noom 1\noom_kill 1\noom_group_kill 0")
 			if h.look(r, noon.Add(2*period)); !noticed {

@@ -36,10 +36,10 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		p.meet(view.Pods[i])
 	}
 	// First of all: the runtime removes the cgroup of a container that has ended.
-	owed, owedAway, notRead := p.owed, p.owedAway, p.unread
+	unjudged, unjudgedAway, notRead := p.unjudged, p.unjudgedAway, p.unread
 	victims, whole, unread, waits := r.victims(p, now, since, away, i < 0)
-	if p.owedAway = waits != nil && (away || owedAway); waits == nil {
-		p.owed, p.unread = counters{}, time.Time{}
+	if p.unjudgedAway = waits != nil && (away || unjudgedAway); waits == nil {
+		p.unjudged, p.unread = counters{}, time.Time{}
 	} else if r.isUnread(p, waits, now); len(victims) == 0 {
 		return
 	}
@@ -53,9 +53,9 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		since.Kills = v.counted.Kills
 		of, away, after, due := whole, away, time.Time{}, now.Add(settle)
 		if v.late {
-			of, away = owed.hit(whole), away || owedAway
+			of, away = unjudged.hit(whole), away || unjudgedAway
 		}
-		if v.late || owed.Kills == 0 { // what was counted since then is read only now
+		if v.late || unjudged.Kills == 0 { // what was counted since then is read only now
 			after = notRead
 		}
 		if away { // what was counted then is complete
@@ -91,7 +91,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 // victims returns the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
 // belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread are containers
 // that may still exist and could not be read. waits is their error if such kills may be theirs: until all can be read or the pod has ended,
-// the pod owes those.
+// those get no verdict.
 func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended bool) (victims []victim, whole Reading, unread []string, waits error) {
 	var gone []string
 	var others Held
@@ -113,7 +113,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 		if since.Kills == 0 {
 			others = others.plus(reading.Held)
 		} else {
-			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading, late: c.unread && p.owed.Kills > 0})
+			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading, late: c.unread && p.unjudged.Kills > 0})
 			found = found.plus(since)
 		}
 		c.unread = false
@@ -125,7 +125,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 			victims[i].remains(whole, others)
 		}
 	}
-	together = together.plus(p.owed)
+	together = together.plus(p.unjudged)
 	if found.Kills >= together.Kills { // the kernel counts in the container first
 		known := r.file.Known[p.cgroup]
 		known.Kills += found.Kills - together.Kills
@@ -136,12 +136,12 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 		return victims, whole, unread, nil
 	}
 	left := together.since(found)
-	left.OOM = together.OOM         // of the pod's limit, not of theirs
-	if left.Kills <= p.owed.Kills { // what was hit since was hit for others
-		left.OOM, left.Below = p.owed.OOM, p.owed.Below
+	left.OOM = together.OOM             // of the pod's limit, not of theirs
+	if left.Kills <= p.unjudged.Kills { // what was hit since was hit for others
+		left.OOM, left.Below = p.unjudged.OOM, p.unjudged.Below
 	}
-	late := p.owed.Kills > 0
-	if p.owed = left; waits != nil && !ended {
+	late := p.unjudged.Kills > 0
+	if p.unjudged = left; waits != nil && !ended {
 		return victims, whole, unread, waits
 	}
 	of := left.hit(whole)
@@ -204,8 +204,8 @@ func (c counters) hit(pod Reading) Reading {
 func (r *Recorder) judged() map[string]counters {
 	known := maps.Clone(r.file.Known)
 	for dir, p := range r.pods {
-		if p.owed.Kills > 0 {
-			known[dir] = known[dir].since(p.owed)
+		if p.unjudged.Kills > 0 {
+			known[dir] = known[dir].since(p.unjudged)
 		}
 	}
 	for where, k := range r.kills {
