@@ -39,6 +39,9 @@ const lastLines = 20
 // stopTimeout is how long the process may take to end before it is killed.
 const stopTimeout = 10 * time.Second
 
+// settleTimeout is how long it may take to write the cgroups above the pods, on a machine that has other work.
+const settleTimeout = 30 * time.Second
+
 // start runs the plugin's binary on a node. The returned context ends with the process.
 func start(ctx context.Context, o options, node *simulator.Node, socket, pods string) (context.Context, *plugin, error) {
 	running, cancel := context.WithCancel(ctx)
@@ -136,13 +139,25 @@ func (p *plugin) Outcome(ctx context.Context, podUID, container string) (decided
 	return decided, nil
 }
 
-// Nodes returns the plugin's node map.
+// Nodes returns the plugin's node map once the cgroups above the pods hold what the plugin wants there, which it writes beside its answers.
 func (p *plugin) Nodes(ctx context.Context) ([]memorymanager.NodeState, error) {
-	document, err := p.document(ctx)
-	if err != nil {
-		return nil, err
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		document, err := p.document(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("waiting for the plugin's values of the cgroups above the pods: %w", err)
+		}
+		if document.Policy.DryRun || !slices.ContainsFunc(document.Ancestors, lags) {
+			return document.NodeStates(), nil
+		}
 	}
-	return document.NodeStates(), nil
+}
+
+// lags reports whether a cgroup does not hold yet what the plugin wants.
+func lags(a status.Ancestor) bool {
+	differs := func(wanted, real *uint64) bool { return wanted != nil && (real == nil || *real != *wanted) }
+	return differs(a.Min, a.RealMin) || differs(a.Low, a.RealLow)
 }
 
 // State returns the plugin's state file.
