@@ -123,8 +123,8 @@ const hysteresis = 10
 
 // Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference. The node with the most memory left
 // comes first: memory that is free for claims and, if a sample is known, also available in the kernel beyond the allocations. The previous
-// order is kept while its first node is not far behind another, because each change is a write. Nodes of which without is true are
-// left out.
+// order is kept while its first node is not far behind another, because each change is a write. Nodes for which without reports true
+// are left out.
 func Order(claimable []Capacity, sample *deficit.Sample, previous []int, without func(node int) bool) []int {
 	previous = slices.DeleteFunc(slices.Clone(previous), without)
 	left, most := map[int]uint64{}, uint64(0)

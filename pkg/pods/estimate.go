@@ -69,7 +69,7 @@ func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
 	}
 	may := func(s memoryqos.Source) bool { return len(use) == 0 || slices.Contains(use, s) }
 	scored, byScore := n.fromOOMScore(e)
-	// What is the score's bracket to the byte, this plugin wrote, though a disk that hung has lost that it did.
+	// A value that is the lower end of the score's bracket was written by this plugin, and a disk that hung has lost the record of it.
 	if request, ok := e.protected(); ok && (e.OwnMemory || !byScore || !may(memoryqos.SourceOOMScore) || request != scored.Low) {
 		return Estimate{Request: request, Source: memoryqos.SourceUnified}
 	}

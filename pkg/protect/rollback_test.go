@@ -302,7 +302,7 @@ func hanging(t *testing.T, n *node, hangs func(dir, file string) bool) (tree *cg
 	return tree, func() { close(answers) }
 }
 
-// Rollback names files that hang and restores all others: those of the same container, and of its parents.
+// Rollback names files that hang and restores the rest, in the same container and its parents.
 func TestRollbackBesideFilesThatHang(t *testing.T) {
 	for name, hangs := range map[string]func(dir, file string) bool{
 		"one file":          func(dir, file string) bool { return dir == plainB && file == "memory.low" },
