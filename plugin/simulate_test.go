@@ -264,7 +264,7 @@ func TestSimulateTheDemo(t *testing.T) {
 		if code != exitOK || errOut != "" {
 			t.Fatalf("exit %d: %s", code, errOut)
 		}
-		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "REJECTED\ndefault/too-large app (UnexpectedAdmissionError):\n    policy ", "    in the way: default/cache-0, container redis, on node 2; default/cache-1, container redis, on node 2; default/packet-router, container router, on node 2; and 2 more on node 2\n", "\n    what helps: all of these containers end and start again later, or a request that one NUMA node has free, or, ", "nodes 2-3 together have room, but containers use a part of them (node 2) already", "these nodes:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
+		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "REJECTED\ndefault/too-large app (UnexpectedAdmissionError):\n    policy ", "    in the way: default/cache-0, container redis, on node 2; default/cache-1, container redis, on node 2; default/packet-router, container router, on node 2; and 2 more on node 2\n", "\n    what helps: all of these containers end, or a request that one NUMA node has free, or, ", "nodes 2-3 together have room, but containers use node 2 already", "these nodes:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: %q is not in\n%s", driver, want, out)
 			}

@@ -100,7 +100,7 @@ func TestOnlyWhatWaitsForMemoryIsEvicted(t *testing.T) {
 		log     string
 	}{
 		"a ReplicaSet's":  {prepare: placed, want: "web-1 after 5m0s: refused on this node for 5m0s: no room: node 0: 1Gi of 8Gi free, 2Gi needed", log: "evicted: refused on this node for 5m0s"},
-		"not by its rank": {prepare: placed, change: func(r *ledger.Rejection) { r.Reason = ledger.NotPreferred.String() }, want: "web-1 after 5m0s: refused on this node for 5m0s: no room: node 0: 1Gi of 8Gi free, 2Gi needed"},
+		"not by its rank": {prepare: placed, change: func(r *ledger.Rejection) { r.Reason = memorymanager.NotPreferred.String() }, want: "web-1 after 5m0s: refused on this node for 5m0s: no room: node 0: 1Gi of 8Gi free, 2Gi needed"},
 		"nobody's":        {prepare: func(n *node) { n.create("web-1", "", "") }, log: "is not evicted: it has no controller, which would make another"},
 		"a DaemonSet's":   {prepare: func(n *node) { n.create("web-1", "web", "DaemonSet") }, log: "is not evicted: its DaemonSet would have it on this node again"},
 		"a static pod":    {prepare: func(n *node) { n.create("web-1", "worker", "Node") }, log: "is not evicted: its Node would have it on this node again"},

@@ -10,7 +10,7 @@ import (
 )
 
 // wanting are the reasons of a rejection that another node may not have: memory, or memory as the Topology Manager's policy wants it.
-var wanting = []string{memorymanager.TopologyAffinityError.String(), memorymanager.UnexpectedAdmissionError.String(), ledger.NotPreferred.String()}
+var wanting = []string{memorymanager.TopologyAffinityError.String(), memorymanager.UnexpectedAdmissionError.String(), memorymanager.NotPreferred.String()}
 
 // lastsFor is how long a rejection counts. A kubelet tries a container that cannot be created again after 10 to 15 seconds.
 const lastsFor = 2 * time.Minute

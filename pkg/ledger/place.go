@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -390,11 +389,7 @@ func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorym
 	if err != nil && blocks != nil && !(resized && l.state.Resolved.RefusesResize(c.wishes().NUMA)) {
 		placement, err = l.manager.Reinstate(wanted, blocks)
 	}
-	if err != nil || l.preferred(wanted, placement) {
-		return placement, err
-	}
-	l.release(c)
-	return placement, l.notPreferred(wanted, placement)
+	return placement, err
 }
 
 // allocateNew asks the Memory Manager to place a container; in scope pod, with the affinity of its whole pod. If no pod API has reported
@@ -419,19 +414,11 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 		}
 	}
 	wanted.FreePages = l.step.facts.FreePages
-	return l.manager.Admit(wanted)
-}
-
-// preferred reports whether a placement may remain: a new one on more nodes than needed may not, if the pod requires its nodes.
-func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) bool {
-	required := wanted.Required && l.state.Resolved.Manager.Policy.Rules().Aligns
-	return !required || placement.Existing || placement.Affinity.Preferred
-}
-
-// notPreferred rejects a container or pod whose placement was not preferred, and is released.
-func (l *Ledger) notPreferred(wanted memorymanager.Container, was memorymanager.Placement) error {
-	return l.manager.RejectNodes(wanted, NotPreferred,
-		fmt.Sprintf("the pod's annotation numa is required: it could only have %s, which are more than it needs", was.Nodes.Named()))
+	placement, err := l.manager.Admit(wanted)
+	if err != nil && podScope {
+		l.manager.ReleasePod(wanted.Pod) // the runtime tries again, and there may be room then
+	}
+	return placement, err
 }
 
 // withAllocation returns the placement with the nodes that the Memory Manager has allocated. It clears the refusal.

@@ -45,6 +45,7 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 		e.Container.ID, e.Container.Resources.CPUs, e.Container.Resources.CPUShares = id, cpus, &count
 		return e
 	}
+	guaranteed := pods.Container{Name: "main", Request: 10 * gi, Limit: 10 * gi, Guaranteed: true}
 	known := func(e CreateContainer, containers ...pods.Container) CreateContainer {
 		e.PodInfo = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: e.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
 		return e
@@ -60,8 +61,8 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 
 		"required, and fewer nodes would do": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi)},
 			"NotPreferred: policy best-effort, scope container: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs: " +
-				"node 1 has room, but containers use it together with the rest of nodes 0-1: only a container that gets all of these may join them:\n" +
-				"node 0 (group 0-1): 4Gi of 15.5Gi free, 4Gi needed\nnode 1 (group 0-1): 7Gi of 15.5Gi free, 4Gi needed"},
+				"node 1 has room, but only a container that gets all of nodes 0-1 may join those there:\n" +
+				"node 0 (group 0-1): 0 of 15.5Gi free, 4Gi needed\nnode 1 (group 0-1): 11Gi of 15.5Gi free, 4Gi needed"},
 		"nothing stays of it": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi), EndPod{Pod: claimPod("large", ""), Gone: true},
 			claimed(required, "main", 4*gi)}, "0: pinned under best-effort"},
 		"not required": {bestEffort, []Event{other("large", 20*gi), claimed(web, "main", 4*gi)}, "0-1: pinned under best-effort"},
@@ -81,6 +82,9 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 			`TopologyAffinityError: the pod's containers together, policy single-numa-node, scope pod: only nodes 0-1 together have room, not one by itself:
 node 0: 15.5Gi of 15.5Gi free, 20Gi needed
 node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
+		"its next attempt finds room (scope pod)": {bestEffort + "\nonConflict: Kubelet\ntopologyManagerScope: pod", []Event{
+			other("large", 12*gi), other("neighbor", 12*gi), known(claimed(web, "main", 10*gi), guaranteed), EndPod{Pod: claimPod("neighbor", ""), Gone: true},
+			known(claimed(web, "main", 10*gi), guaranteed)}, "1: pinned under best-effort"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
@@ -100,10 +104,10 @@ func TestWhoIsInTheWayOfARejection(t *testing.T) {
 		want, says   string
 	}{
 		"alone on a node that others need": {"topologyManagerPolicy: restricted", claimed(claimPod("first", ""), "main", 1<<30), claimed(claimPod("large", ""), "main", 20<<30),
-			"on node 0\nwhat helps: all of these containers end and start again later, or a request that one NUMA node has free",
-			"nodes 0-1 together have room, but containers use a part of them (node 0) already"},
+			"on node 0\nwhat helps: all of these containers end, or a request that one NUMA node has free",
+			"nodes 0-1 together have room, but containers use node 0 already"},
 		"on a group where one node is required": {"", claimed(claimPod("first", ""), "main", 20<<30), claimed(annotated(claimPod("web", ""), "numa", "required"), "main", 4<<30),
-			"on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but containers use it together with the rest of nodes 0-1"},
+			"on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but only a container that gets all of nodes 0-1 may join those there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)

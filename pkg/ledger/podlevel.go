@@ -82,14 +82,9 @@ func (l *Ledger) managerPod(c *container) memorymanager.Pod {
 
 // allocateWhole allocates the container's pod as a whole, and the container's part of it.
 func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
-	pod := l.managerPod(c)
-	whole, err := l.manager.AllocatePod(pod)
+	whole, err := l.manager.AllocatePod(l.managerPod(c))
 	if err != nil {
 		return whole, err
-	}
-	if !l.preferred(wanted, whole) {
-		l.manager.ReleasePod(wanted.Pod)
-		return whole, l.notPreferred(pod.Whole, whole)
 	}
 	part, err := l.manager.Admit(wanted)
 	part.Affinity, part.Bounded, part.Overcommitted = whole.Affinity, whole.Bounded, whole.Overcommitted

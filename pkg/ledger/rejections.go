@@ -9,13 +9,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Reasons of refusals beside the Memory Manager's.
-var (
-	// BadAnnotation: an annotation of the pod is wrong and onBadAnnotation is Reject.
-	BadAnnotation = memorymanager.NewReason("BadAnnotation")
-	// NotPreferred: the pod requires its NUMA nodes, and only more nodes than needed had room.
-	NotPreferred = memorymanager.NewReason("NotPreferred")
-)
+// BadAnnotation is a reason of refusals beside the Memory Manager's: an annotation of the pod is wrong and onBadAnnotation is Reject.
+var BadAnnotation = memorymanager.NewReason("BadAnnotation")
 
 // RejectionsKept is how many refused or unpinned containers a View shows.
 const RejectionsKept = 64
@@ -78,7 +73,7 @@ func (l *Ledger) rejectResize(c *container, err error) *Refusal {
 func (l *Ledger) causeOf(err error) cause {
 	rejection, ok := errors.AsType[*memorymanager.Rejection](err)
 	if !ok {
-		return cause{reason: NotPreferred, text: err.Error()}
+		return cause{reason: memorymanager.NotPreferred, text: err.Error()}
 	}
 	var holders []string
 	begin := 0 // of those on the same nodes, who are named in the order of their names

@@ -1,6 +1,7 @@
 package memorymanager
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -54,31 +55,60 @@ func (m *Manager) choose(c Container) (Placement, *Rejection) {
 
 // place decides where a new container goes: the Topology Manager's hint, and the nodes that are then allocated.
 func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
+	hint, nodes, refused := m.decide(c)
+	if refused != nil {
+		return hint, 0, m.rejectNodes(c, refused)
+	}
+	return hint, nodes, nil
+}
+
+func (m *Manager) decide(c Container) (topologymanager.Hint, nodeset.Set, *refusal) {
+	hint, h, refused := m.align(c)
+	if refused != nil {
+		return hint, 0, refused
+	}
+	nodes, cause := m.allocate(c.Pod, h, hint)
+	reason := TopologyAffinityError
+	switch {
+	case cause == "":
+	case m.options.FallBack && !h.Empty():
+		nodes, cause = h.narrow(), ""
+	case h.Empty():
+		reason, cause = UnexpectedAdmissionError, noRoom
+	}
+	switch required := c.Required && m.rules.Aligns; {
+	case cause == "" && required && !hint.Preferred:
+		reason, cause = NotPreferred, fmt.Sprintf("the pod's annotation numa is required: it could only have %s, which are more than it needs", nodes.Named())
+		return hint, 0, &refusal{reason: reason, cause: cause, towards: m.leads(c)}
+	case cause == "":
+		return hint, nodes, nil
+	case len(c.Devices) > 0:
+		cause += " (" + m.misaligned(c) + ")"
+	}
+	return hint, 0, &refusal{reason: reason, cause: cause, towards: hint.Nodes, affinity: &hint}
+}
+
+// align is the affinity of a container, or of a pod as if it were one, with the hints of its memory.
+func (m *Manager) align(c Container) (topologymanager.Hint, *hints, *refusal) {
 	h, known := m.hintsFor(c.Pod, c.Request)
 	if !known {
-		return topologymanager.Hint{}, 0, m.reject(c, UnexpectedAdmissionError, m.missing(c.Request))
+		return topologymanager.Hint{}, h, &refusal{reason: UnexpectedAdmissionError, cause: m.missing(c.Request)}
 	}
 	hint, admitted := m.affinity(c, h)
 	if !admitted {
-		return hint, 0, m.RejectNodes(c, TopologyAffinityError, m.unpreferred(c, h))
+		return hint, h, &refusal{reason: TopologyAffinityError, cause: m.unpreferred(c, h), towards: m.leads(c)}
 	}
-	nodes, cause := m.allocate(c.Pod, h, hint)
-	if cause == "" {
-		return hint, nodes, nil
+	return hint, h, nil
+}
+
+// leads are the nodes of the map that the container's CPUs and devices lead to.
+func (m *Manager) leads(c Container) nodeset.Set {
+	in := m.providers(c)
+	nodes := in.CPUs
+	for _, device := range in.Devices {
+		nodes |= device.Nodes
 	}
-	if m.options.FallBack && !h.Empty() {
-		return hint, h.narrow(), nil
-	}
-	reason := TopologyAffinityError
-	if h.Empty() {
-		reason, cause = UnexpectedAdmissionError, noRoom
-	}
-	if len(c.Devices) > 0 {
-		cause += " (" + m.misaligned(c) + ")"
-	}
-	rejected := m.RejectNodes(c, reason, cause)
-	rejected.Affinity = &hint
-	return hint, 0, rejected
+	return nodes
 }
 
 // affinity is the pod's hint in scope pod, the merged hint of the container otherwise, or where its CPUs lead.

@@ -2,6 +2,8 @@ package memorymanager
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -14,36 +16,48 @@ type Holder struct {
 	More int
 }
 
-// barred says which nodes have a request free although the policy or the groups keep the container from them, with the containers on each group
-// that does, and what helps; "" where memory is missing. Groups are the kubelet's rule: see Manager.
-func (m *Manager) barred(c Container) (text, helps string, holders []Holder) {
+// barred says what keeps a container from nodes that have its request free: the policy, or the groups, which are the kubelet's rule: see
+// Manager. smaller is a request that would be placed now. towards are the nodes that the container's CPUs, its devices or its affinity lead to.
+func (m *Manager) barred(c Container, towards nodeset.Set) (why, smaller string, groups []nodeset.Set) {
+	if existing := m.container(c.Pod, c.Name); existing != nil {
+		return "", "", m.groupsOn(span(existing.blocks)) // why it cannot grow is known
+	}
 	h, known := m.hintsFor(c.Pod, c.Request)
 	nodes, insists := h.roomiest(), "policy"
 	if c.Required && !m.rules.Insists {
 		insists = "annotation numa: required"
 	}
-	switch {
-	case !known || nodes.Empty() || h.lawful(nodes) && nodes.Len() == 1:
+	var outside string // what a node in a group has free is for none that needs fewer nodes
+	wide := func(group nodeset.Set) bool { return group.Len() > 1 }
+	if slices.ContainsFunc(m.groupsOn(nodes), wide) {
+		outside = " outside of a group"
+	}
+	switch lawful := h.lawful(nodes); {
+	case !known || nodes.Empty() || lawful && h.lawful(towards):
 		return "", "", nil
 	case m.rules.OneNode && nodes.Len() > 1:
-		return fmt.Sprintf("%s together have room, but the policy admits one node", nodes.Named()), "a request that one NUMA node has free", nil
+		return nodes.Named() + " together have room, but the policy admits one node", "a request that one NUMA node" + outside + " has free", nil
 	case (m.rules.Insists || c.Required && m.rules.Aligns) && !h.minimal(nodes.Len()):
-		helps = "a request that fewer NUMA nodes have free"
-		if _, holders = m.holdersOn(nodes, 2); len(holders) > 0 { // what a node in a group has free is for none that needs fewer nodes
-			helps = "all of these containers end, or a request that fewer NUMA nodes beside theirs have free"
-		}
-		return fmt.Sprintf("%s together have room, but the %s admits no more nodes than an empty machine needs", nodes.Named(), insists), helps, holders
-	case h.lawful(nodes):
-		return "", "", nil
+		groups = slices.DeleteFunc(m.groupsOn(nodes), func(group nodeset.Set) bool { return !wide(group) })
+		return fmt.Sprintf("%s together have room, but the %s admits no more nodes than an empty machine needs", nodes.Named(), insists),
+			"a request that fewer NUMA nodes" + outside + " have free", groups
+	case lawful:
+		nodes = towards
+	case nodes.Len() == 1:
+		why = nodes.Named() + " has room, but "
+	default:
+		why, smaller = nodes.Named()+" together have room, but ", "a request that one NUMA node"+outside+" has free"
 	}
-	used, holders := m.holdersOn(nodes&^h.unused, 1)
+	groups = m.groupsOn(nodes)
 	if nodes.Len() == 1 {
-		return fmt.Sprintf("%s has room, but containers use it together with the rest of nodes %s: only a container that gets all of these may join them",
-			nodes.Named(), used), "all of these containers end", holders
+		return fmt.Sprintf("%sonly a container that gets all of %s may join those there", why, groups[0].Named()), smaller, groups
 	}
-	return fmt.Sprintf("%s together have room, but containers use a part of them (%s) already: a container gets several nodes only where nobody is, or where "+
-			"all who are there have exactly these nodes", nodes.Named(), used.Named()),
-		"all of these containers end and start again later, or a request that one NUMA node has free", holders
+	used := make([]string, len(groups))
+	for i, group := range groups {
+		used[i] = group.Named()
+	}
+	return fmt.Sprintf("%scontainers use %s already: a container gets several nodes only where nobody is, or where all who are there have exactly these nodes",
+		why, strings.Join(used, " and ")), smaller, groups
 }
 
 // roomiest are the fewest nodes that have the request free, or about the fewest where it is of several types, whatever policy and groups say. It
@@ -67,32 +81,46 @@ func (h *hints) roomiest() (nodes nodeset.Set) {
 	return nodes
 }
 
+// groupsOn are the groups in use that have a part of these nodes.
+func (m *Manager) groupsOn(nodes nodeset.Set) (groups []nodeset.Set) {
+	for nodes &^= m.unused; !nodes.Empty(); nodes &^= groups[len(groups)-1] {
+		groups = append(groups, m.groups[nodes.First()])
+	}
+	return groups
+}
+
 // namedHolders bounds the containers that a rejection names for each group.
 const namedHolders = 3
 
-// holdersOn are the containers on the groups of so many nodes at least that have a part of these, and all nodes of these groups.
-func (m *Manager) holdersOn(nodes nodeset.Set, least int) (groups nodeset.Set, holders []Holder) {
-	for ; !nodes.Empty(); nodes &^= m.groups[nodes.First()] {
-		if group := m.groups[nodes.First()]; group.Len() >= least {
-			groups |= group
-			holders = append(holders, m.holders(group)...)
-		}
-	}
-	return groups, holders
-}
-
-// holders are the containers on exactly these nodes, those with the lowest pod UIDs by name.
-func (m *Manager) holders(nodes nodeset.Set) (named []Holder) {
-	for _, p := range m.pods {
-		for _, c := range p.containers {
-			switch {
-			case span(c.blocks) != nodes:
-			case len(named) < namedHolders:
-				named = append(named, Holder{Pod: p.uid, Container: c.name, Nodes: nodes})
-			default:
-				named[namedHolders-1].More++
+// holders are the containers of other pods on these groups, those with the lowest pod UIDs by name. ends is set where their end would let the
+// container have what it asks for.
+func (m *Manager) holders(groups []nodeset.Set, c Container) (named []Holder, ends bool) {
+	without := m.Clone()
+	for _, group := range groups {
+		count := 0
+		for _, p := range m.pods {
+			for _, other := range p.containers {
+				if nodes := span(other.blocks); p.uid == c.Pod || nodes&group == 0 {
+					continue
+				}
+				without.Release(p.uid, other.name)
+				if count++; count <= namedHolders {
+					named = append(named, Holder{Pod: p.uid, Container: other.name, Nodes: group})
+				} else {
+					named[len(named)-1].More++
+				}
 			}
 		}
 	}
-	return named
+	return named, len(named) > 0 && without.admits(c)
+}
+
+// admits reports whether a container would be placed, or could grow.
+func (m *Manager) admits(c Container) bool {
+	if m.container(c.Pod, c.Name) != nil {
+		_, err := m.Resize(c, true)
+		return err == nil
+	}
+	_, _, refused := m.decide(c)
+	return refused == nil
 }

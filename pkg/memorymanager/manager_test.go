@@ -177,7 +177,7 @@ func TestRejections(t *testing.T) {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 15*gi)}, c: app("b", gi+1),
 			reason: memorymanager.TopologyAffinityError,
 			err: "policy restricted, scope container: only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
-				"node 1 has room, but containers use it together with the rest of nodes 0-1: only a container that gets all of these may join them: " +
+				"node 1 has room, but only a container that gets all of nodes 0-1 may join those there: " +
 				"node 0 (group 0-1): 0 of 10Gi free, 1Gi needed; node 1 (group 0-1): 5Gi of 10Gi free, 1Gi needed",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
 			helps:   "all of these containers end",
@@ -185,29 +185,29 @@ func TestRejections(t *testing.T) {
 		"one container alone on a node bars the group": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "policy restricted, scope container: nodes 0-1 together have room, but containers use a part of them (node 0) already: " +
+			err: "policy restricted, scope container: nodes 0-1 together have room, but containers use node 0 already: " +
 				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
 				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0)}},
-			helps:   "all of these containers end and start again later, or a request that one NUMA node has free",
+			helps:   "all of these containers end, or a request that one NUMA node has free",
 		},
 		"of many containers on a node three are named": {
 			nodes: plain(2), policy: topologymanager.Restricted,
 			first: []memorymanager.Container{app("a", gi), app("b", gi), app("d", gi), app("e", gi), app("f", gi)}, c: app("g", 12*gi),
-			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0-1 together have room, but containers use a part of them (node 0) already",
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0-1 together have room, but containers use node 0 already",
 			holders: []memorymanager.Holder{
 				{Pod: "a", Container: "c", Nodes: nodeset.Of(0)}, {Pod: "b", Container: "c", Nodes: nodeset.Of(0)}, {Pod: "d", Container: "c", Nodes: nodeset.Of(0), More: 2}},
-			helps: "all of these containers end and start again later, or a request that one NUMA node has free",
+			helps: "all of these containers end, or a request that one NUMA node has free",
 		},
 		"a container on each node bars the group, and one of those needed is named": {
 			nodes: plain(3), policy: topologymanager.BestEffort,
 			first: []memorymanager.Container{app("a", 6*gi), app("b", 6*gi), app("d", gi)}, c: app("e", 12*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "policy best-effort, scope container: nodes 1-2 together have room, but containers use a part of them (node 1) already: " +
+			err: "policy best-effort, scope container: nodes 1-2 together have room, but containers use node 1 already: " +
 				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
 				"node 0: 3Gi of 10Gi free, 12Gi needed; node 1: 4Gi of 10Gi free, 12Gi needed; node 2: 10Gi of 10Gi free, 12Gi needed",
 			holders: []memorymanager.Holder{{Pod: "b", Container: "c", Nodes: nodeset.Of(1)}},
-			helps:   "all of these containers end and start again later, or a request that one NUMA node has free",
+			helps:   "all of these containers end, or a request that one NUMA node has free",
 		},
 		"the policy wants as few nodes as an empty machine needs": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 7*gi), app("b", 7*gi)}, c: app("c", 5*gi),
@@ -220,14 +220,14 @@ func TestRejections(t *testing.T) {
 			nodes: plain(3), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 14*gi), app("b", 7*gi)}, c: app("c", 8*gi),
 			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 1-2 together have room, but the policy admits no more nodes than an empty machine needs",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
-			helps:   "all of these containers end, or a request that fewer NUMA nodes beside theirs have free",
+			helps:   "all of these containers end, or a request that fewer NUMA nodes outside of a group have free",
 		},
 		"its nodes are required, and every node is in a group": {
 			nodes: plain(4), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 14*gi), app("b", 14*gi)},
 			c:      memorymanager.Container{Pod: "c", Name: "c", Request: memory(8 * gi), Required: true},
 			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 1,3 together have room, but the annotation numa: required admits no more nodes than an empty machine needs",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}, {Pod: "b", Container: "c", Nodes: nodeset.Of(2, 3)}},
-			helps:   "all of these containers end, or a request that fewer NUMA nodes beside theirs have free",
+			helps:   "all of these containers end, or a request that fewer NUMA nodes outside of a group have free",
 		},
 		"its nodes are required, and containers are alone on theirs": {
 			nodes: plain(2), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 7*gi), app("b", 7*gi)},
@@ -274,20 +274,69 @@ func TestRejections(t *testing.T) {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 8*gi)},
 			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(0)},
 			reason: memorymanager.TopologyAffinityError,
-			err: "policy restricted, scope container: there is room on node 1, but not with the container's CPUs: " +
+			err: "policy restricted, scope container: there is room on node 1, but its exclusive CPUs are on node 0: " +
 				"node 0: 2Gi of 10Gi free, 4Gi needed; node 1: 10Gi of 10Gi free, 4Gi needed",
 		},
 		"CPUs on a group's node": {
 			nodes: plain(3), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 15*gi)},
 			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(8 * gi), CPUs: nodeset.Of(0)},
 			reason: memorymanager.TopologyAffinityError,
-			err:    "the affinity 0-2 cuts through a group of NUMA nodes",
+			err: "the affinity 0-2 cuts through a group of NUMA nodes: containers use nodes 0-1 already: a container gets several nodes only where " +
+				"nobody is, or where all who are there have exactly these nodes: node 0",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
+			helps:   "all of these containers end",
 		},
 		"CPUs on nodes that are no group": {
 			nodes: plain(4), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 25*gi)},
-			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(2 * gi), CPUs: nodeset.Of(1, 2)},
-			reason: memorymanager.TopologyAffinityError,
-			err:    "the affinity 1-2 cuts through a group of NUMA nodes",
+			c:       memorymanager.Container{Pod: "b", Name: "c", Request: memory(2 * gi), CPUs: nodeset.Of(1, 2)},
+			reason:  memorymanager.TopologyAffinityError,
+			err:     "the affinity 1-2 cuts through a group of NUMA nodes: containers use nodes 0-2 already",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1, 2)}},
+			helps:   "all of these containers end",
+		},
+		"CPUs on a group's node, of which a pair is full": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 12*gi)},
+			c:       memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(1)},
+			reason:  memorymanager.TopologyAffinityError,
+			err:     "only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: node 1 has room, but only a container that gets all",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
+			helps:   "all of these containers end",
+		},
+		"CPUs on a group's node, and another is free": {
+			nodes: plain(3), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 12*gi)},
+			c:       memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(1)},
+			reason:  memorymanager.TopologyAffinityError,
+			err:     "there is room on node 2, but its exclusive CPUs are on node 1: only a container that gets all of nodes 0-1 may join those there: node 0",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
+			helps:   "all of these containers end",
+		},
+		"parts of two groups have room": {
+			nodes: plain(5), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 14*gi), app("b", 14*gi), app("d", 9*gi)},
+			c: app("c", 11*gi), reason: memorymanager.UnexpectedAdmissionError,
+			err:     "nodes 1,3 together have room, but containers use nodes 0-1 and nodes 2-3 already: ",
+			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}, {Pod: "b", Container: "c", Nodes: nodeset.Of(2, 3)}},
+			helps:   "all of these containers end, or a request that one NUMA node outside of a group has free",
+		},
+		"its own pod's container is on a part of them": {
+			nodes: plain(2), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", gi)},
+			c:      memorymanager.Container{Pod: "a", Name: "d", Request: memory(12 * gi)},
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0-1 together have room, but containers use node 0 already: ",
+			helps: "a request that one NUMA node has free",
+		},
+		"its own pod's container and another's are on a part of them": {
+			nodes: plain(3), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 6*gi), app("b", 6*gi), app("d", 5*gi)},
+			c:      memorymanager.Container{Pod: "a", Name: "d", Request: memory(8 * gi)},
+			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0,2 together have room, but containers use node 0 and node 2 already",
+			holders: []memorymanager.Holder{{Pod: "d", Container: "c", Nodes: nodeset.Of(2)}},
+			helps:   "all of these containers end, or a request that one NUMA node has free",
+		},
+		"a container alone on a node bars the group, and CPUs on one node bar it, too": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", gi)},
+			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(16 * gi), CPUs: nodeset.Of(0)},
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "nodes 0-1 together have room, but containers use node 0 already: a container gets several nodes only where nobody is, or where all who are " +
+				"there have exactly these nodes, and its exclusive CPUs are on node 0: node 0",
+			helps: "a request that one NUMA node has free",
 		},
 		"nothing asked for": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c"}, reason: memorymanager.InvalidRequest,
@@ -749,7 +798,7 @@ func TestExplain(t *testing.T) {
 			},
 		},
 		"nothing fits": {
-			c: app("b", 25*gi), err: "nodes 1-3 together have room, but containers use a part of them (nodes 0-1) already",
+			c: app("b", 25*gi), err: "nodes 1-3 together have room, but containers use nodes 0-1 already",
 			want: []string{
 				"0 0 of 10Gi free, 25Gi needed", "1 5Gi of 10Gi free, 25Gi needed",
 				"2 10Gi of 10Gi free, 25Gi needed", "3 10Gi of 10Gi free, 25Gi needed",

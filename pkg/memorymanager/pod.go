@@ -45,13 +45,9 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 			}
 		}
 	}
-	h, known := m.hintsFor(whole.Pod, whole.Request)
-	if !known {
-		return topologymanager.Hint{}, m.reject(whole, UnexpectedAdmissionError, m.missing(whole.Request))
-	}
-	hint, admitted := m.affinity(whole, h)
-	if !admitted {
-		return hint, m.RejectNodes(whole, TopologyAffinityError, m.unpreferred(whole, h))
+	hint, _, refused := m.align(whole)
+	if refused != nil {
+		return hint, m.rejectNodes(whole, refused)
 	}
 	return hint, nil
 }

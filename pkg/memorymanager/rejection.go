@@ -13,6 +13,8 @@ import (
 var (
 	// TopologyAffinityError: there is room, but not as the Topology Manager policy or the groups want it.
 	TopologyAffinityError = NewReason("TopologyAffinityError")
+	// NotPreferred: the pod requires its NUMA nodes, and only more nodes than needed had room.
+	NotPreferred = NewReason("NotPreferred")
 	// UnexpectedAdmissionError: there is no room in any set of nodes.
 	UnexpectedAdmissionError = NewReason("UnexpectedAdmissionError")
 	// EmptyPodSharedPoolError: containers without a request of their own would share nothing (pod-level resources).
@@ -146,13 +148,35 @@ func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 	return &Rejection{Container: c, Reason: reason, Policy: m.options.Policy, Scope: m.options.Scope, Cause: cause}
 }
 
-// RejectNodes rejects a container for what the nodes have free, which it lists, with the containers that bar it from some.
-func (m *Manager) RejectNodes(c Container, reason Reason, cause string) *Rejection {
-	r := m.reject(c, reason, cause)
-	if barred, helps, holders := m.barred(c); barred != "" && m.container(c.Pod, c.Name) == nil && (len(holders) > 0 || cause == noRoom) {
-		r.Cause, r.Holders = strings.TrimPrefix(cause+": "+barred, noRoom+": "), holders
-		r.Helps = helps
+// refusal is why a container is not placed, before the nodes are looked at for its Rejection.
+type refusal struct {
+	reason Reason
+	cause  string
+	// towards are the nodes that the container's CPUs, its devices or its affinity lead to.
+	towards nodeset.Set
+	// affinity is the merged hint when the policy admitted it.
+	affinity *topologymanager.Hint
+}
+
+// rejectNodes rejects a container for what the nodes have free, which it lists, with the containers that keep it from some.
+func (m *Manager) rejectNodes(c Container, why *refusal) *Rejection {
+	r := m.reject(c, why.reason, why.cause)
+	r.Affinity = why.affinity
+	if m.missing(c.Request) != "" {
+		return r
 	}
+	barred, smaller, groups := m.barred(c, why.towards)
+	switch holders, ends := m.holders(groups, c); {
+	case ends:
+		r.Cause, r.Holders = strings.TrimSuffix(r.Cause+": "+barred, ": "), holders
+		r.Helps = strings.TrimSuffix("all of these containers end, or "+smaller, ", or ")
+	case r.Cause == noRoom && barred != "":
+		r.Cause, r.Helps = r.Cause+": "+barred, smaller
+		if where := m.misaligned(c); where != "" {
+			r.Cause += ", and " + where
+		}
+	}
+	r.Cause = strings.TrimPrefix(r.Cause, noRoom+": ")
 	for id := range m.all.All() {
 		node := NodeAvailability{Node: id, Group: m.groups[id]}
 		for _, amount := range c.Request {
@@ -265,5 +289,5 @@ func (m *Manager) unpreferred(c Container, h *hints) string {
 	case !h.minimal(nodes.Len()):
 		return fmt.Sprintf("only nodes %s together have room, although fewer nodes would hold the request if they were free", nodes)
 	}
-	return fmt.Sprintf("there is room on %s, but not with the container's CPUs", nodes.Named())
+	return fmt.Sprintf("there is room on %s, but %s", nodes.Named(), m.misaligned(c))
 }

@@ -35,7 +35,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 		case cause == "":
 			nodes = wider
 		case whole:
-			return Placement{}, m.RejectNodes(c, ResizeInfeasible, cause)
+			return Placement{}, m.rejectNodes(c, &refusal{reason: ResizeInfeasible, cause: cause})
 		default:
 			return m.fitPartly(c, existing), nil
 		}
