@@ -95,6 +95,9 @@ const namedHolders = 3
 // holders are the containers of other pods on these groups, those with the lowest pod UIDs by name. ends is set where their end would let the
 // container have what it asks for.
 func (m *Manager) holders(groups []nodeset.Set, c Container) (named []Holder, ends bool) {
+	if len(groups) == 0 {
+		return nil, false
+	}
 	without := m.Clone()
 	for _, group := range groups {
 		count := 0
