@@ -550,6 +550,12 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{podSecurityContext: {runAsUser: root}}`:                                                                  "/podSecurityContext/runAsUser",
 		`{securityContext: {capabilities: [SYS_RESOURCE]}}`:                                                        "/securityContext/capabilities",
 		`{dra: {deviceClass: NUMA_memory}}`:                                                                        "/dra/deviceClass",
+		`{livenessProbe: {exec: {command: [a]}}}`:                                                                  "at '/livenessProbe/exec': value must be 'left out: a probe here is an httpGet with times and thresholds'",
+		`{startupProbe: {tcpSocket: {port: 8891}}}`:                                                                "at '/startupProbe/tcpSocket': value must be 'left out",
+		`{readinessProbe: {periodSecond: 5}}`:                                                                      "at '/readinessProbe/periodSecond': value must be 'left out",
+		`{livenessProbe: {successThreshold: 2}}`:                                                                   "at '/livenessProbe/successThreshold': value must be 1",
+		`{startupProbe: {successThreshold: 2}}`:                                                                    "at '/startupProbe/successThreshold': value must be 1",
+		`{readinessProbe: {terminationGracePeriodSeconds: 5}}`:                                                     "at '/readinessProbe/terminationGracePeriodSeconds': value must be 'left out",
 
 		`{config: {memoryThrottlingFactor: 9}}`:                                            "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
 		`{config: {memoryThrottlingFactor: "9"}}`:                                          "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
@@ -584,7 +590,7 @@ func TestTheEndsOfRangesAreAdmitted(t *testing.T) {
 	for _, values := range []string{
 		`{metrics: {port: 1}}`, `{metrics: {port: 65535}}`, `{networkPolicy: {enabled: true, apiServerPorts: [1, 65535]}}`,
 		`{metrics: {podMonitor: {enabled: true, interval: 1m}, serviceMonitor: {enabled: true, interval: 500ms}}}`,
-		`{startupProbe: {initialDelaySeconds: 0, periodSeconds: 1, failureThreshold: 1}, livenessProbe: {timeoutSeconds: 1}, readinessProbe: {successThreshold: 1}}`,
+		`{startupProbe: {initialDelaySeconds: 0, periodSeconds: 1, failureThreshold: 1}, livenessProbe: {timeoutSeconds: 1, successThreshold: 1, terminationGracePeriodSeconds: 1}, readinessProbe: {successThreshold: 2, httpGet: {path: /a}}}`,
 		`{resources: {requests: {cpu: 1, memory: 134217728}, limits: {cpu: 0.5, memory: 0.5Gi}}}`,
 		`{resources: {requests: {cpu: "1", memory: 128e6}, limits: {memory: 1.5G, example.com/device: 1}}}`,
 		`{resources: {limits: {memory: null}}}`,
