@@ -61,7 +61,7 @@ cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {profile: Full, memoryThrottlingFactor: null, stallGuard: false, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: true, resourceSlices: true}}]}`,
 	"everything": `{config: {events: true, evictRejectedAfter: 5m, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug}, recording: true, securityContext: {capabilities: {add: [SYS_RESOURCE]}}, nri: {runtime: {patchConfig: true}},
-metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
+metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }
 
@@ -561,6 +561,9 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{podSecurityContext: {runAsNonRoot: true}}`:                                                               "at '/podSecurityContext/runAsNonRoot': value must be 'false: the daemon runs as root'",
 		`{securityContext: {seccompProfile: {type: Localhost}}}`:                                                   "at '/securityContext/seccompProfile': missing property 'localhostProfile'",
 		`{podSecurityContext: {seccompProfile: {localhostProfile: a}}}`:                                            "at '/podSecurityContext/seccompProfile/localhostProfile': value must be 'left out: type is not Localhost'",
+		`{metrics: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`:                                "at '/metrics/serviceMonitor/enabled': value must be 'false: metrics.podMonitor.enabled is true, and Prometheus would count twice'",
+		`{metrics: {podMonitor: {metricRelabelings: [{action: DROP, sourceLabels: [a]}]}}}`:                        "at '/metrics/podMonitor/metricRelabelings/0/action': value must be 'replace, keep, drop,",
+		`{metrics: {serviceMonitor: {relabelings: [{replacement: east}]}}}`:                                        "at '/metrics/serviceMonitor/relabelings/0': missing property 'targetLabel'",
 
 		`{config: {memoryThrottlingFactor: 9}}`:                                            "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
 		`{config: {memoryThrottlingFactor: "9"}}`:                                          "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
@@ -594,7 +597,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 func TestTheEndsOfRangesAreAdmitted(t *testing.T) {
 	for _, values := range []string{
 		`{metrics: {port: 1}}`, `{metrics: {port: 65535}}`, `{networkPolicy: {enabled: true, apiServerPorts: [1, 65535]}}`,
-		`{metrics: {podMonitor: {enabled: true, interval: 1m}, serviceMonitor: {enabled: true, interval: 500ms}}}`,
+		`{metrics: {podMonitor: {enabled: true, interval: 1m}}}`, `{metrics: {serviceMonitor: {enabled: true, interval: 500ms}}}`,
+		`{metrics: {podMonitor: {relabelings: [{action: Drop, sourceLabels: [a]}, {action: labelkeep, regex: a}, {targetLabel: a, action: HashMod, modulus: 2}]}}}`,
 		`{startupProbe: {initialDelaySeconds: 0, periodSeconds: 1, failureThreshold: 1}, livenessProbe: {timeoutSeconds: 1, successThreshold: 1, terminationGracePeriodSeconds: 1}, readinessProbe: {successThreshold: 2, httpGet: {path: /a}}}`,
 		`{resources: {requests: {cpu: 1, memory: 134217728}, limits: {cpu: 0.5, memory: 0.5Gi}}}`,
 		`{resources: {requests: {cpu: "1", memory: 128e6}, limits: {memory: 1.5G, example.com/device: 1}}}`,

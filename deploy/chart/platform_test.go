@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,12 +37,13 @@ type monitor struct {
 func TestMonitorsCanBeTuned(t *testing.T) {
 	const tuned = `{enabled: true, interval: 1m, scrapeTimeout: 50s, relabelings: [{targetLabel: cluster, replacement: east}], metricRelabelings: [{sourceLabels: [__name__], action: drop, regex: go_.*}]}`
 	for values, timeout := range map[string]string{`{enabled: true}`: "", tuned: "50s"} {
-		got, err := render(t, `{metrics: {podMonitor: `+values+`, serviceMonitor: `+values+`}}`)
-		if err != nil {
+		pods, err := render(t, `{metrics: {podMonitor: `+values+`}}`)
+		services, other := render(t, `{metrics: {serviceMonitor: `+values+`}}`)
+		if err := errors.Join(err, other); err != nil {
 			t.Fatal(err)
 		}
-		endpoints := append(objects[monitor](t, got, "PodMonitor")["nri-memory-manager"].Spec.PodMetricsEndpoints,
-			objects[monitor](t, got, "ServiceMonitor")["nri-memory-manager"].Spec.Endpoints...)
+		endpoints := append(objects[monitor](t, pods, "PodMonitor")["nri-memory-manager"].Spec.PodMetricsEndpoints,
+			objects[monitor](t, services, "ServiceMonitor")["nri-memory-manager"].Spec.Endpoints...)
 		if len(endpoints) != 2 {
 			t.Fatalf("values %s: %d endpoints", values, len(endpoints))
 		}

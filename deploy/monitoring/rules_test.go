@@ -34,7 +34,7 @@ func honors(t *testing.T) bool {
 	t.Helper()
 	type endpoint struct{ HonorLabels bool }
 	var endpoints []endpoint
-	for document := range strings.SplitSeq(read(t, "../chart/testdata/everything.yaml"), "\n---\n") {
+	for document := range strings.SplitSeq(read(t, "../chart/testdata/everything.yaml")+read(t, "../chart/testdata/overrides.yaml"), "\n---\n") {
 		var monitor struct {
 			Spec struct{ PodMetricsEndpoints, Endpoints []endpoint }
 		}
