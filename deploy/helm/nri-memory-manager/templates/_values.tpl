@@ -108,16 +108,22 @@ sets besides, and what a percentage of the machine's memory is, is not known her
 {{- end -}}
 {{- end }}
 
-{{/* Refuses an extra volume, mount or container that the API server would refuse beside the chart's own and the others. */}}
+{{/* Refuses an extra volume, mount, container or variable beside the chart's own and the others, and a request above its limit, as the API server would. */}}
 {{- define "nri-memory-manager.checkExtra" -}}
 {{- $daemon := first .pod.containers -}}
-{{- $all := dict "extraVolumes" .pod.volumes "extraVolumeMounts" $daemon.volumeMounts "extraContainers" (concat (.pod.initContainers | default list) .pod.containers) -}}
-{{- range $value, $key := dict "extraVolumes" "name" "extraVolumeMounts" "mountPath" "extraContainers" "name" -}}
+{{- $all := dict "extraVolumes" .pod.volumes "extraVolumeMounts" $daemon.volumeMounts "extraContainers" (concat (.pod.initContainers | default list) .pod.containers) "extraEnv" $daemon.env -}}
+{{- range $value, $key := dict "extraVolumes" "name" "extraVolumeMounts" "mountPath" "extraContainers" "name" "extraEnv" "name" -}}
 {{- $taken := list -}}
 {{- range get $all $value -}}
 {{- $it := get . $key | toString | trimSuffix "/" -}}
 {{- if has $it $taken }}{{ fail (printf "%s: the %s %q is taken, by the chart's own or by another of these" $value $key $it) }}{{ end -}}
 {{- $taken = append $taken $it -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $limit := .Values.resources.limits -}}
+{{- $request := get ($.Values.resources.requests | default dict) $name | default 0 -}}
+{{- if gt (include "nri-memory-manager.bytes" $request | float64) (include "nri-memory-manager.bytes" $limit | float64) -}}
+{{- fail (printf "resources.requests.%s: %v is above resources.limits.%s, %v" $name $request $name $limit) -}}
 {{- end -}}
 {{- end -}}
 {{- $extra := list -}}
@@ -133,7 +139,7 @@ sets besides, and what a percentage of the machine's memory is, is not known her
 {{- $number := regexFind "^[0-9.]+([eE][-+]?[0-9]+)?" $text -}}
 {{- $power := dict "" 0 "k" 1 "K" 1 "M" 2 "G" 3 "T" 4 "P" 5 "E" 6 -}}
 {{- $unit := trimPrefix $number $text -}}
-{{- $bytes := float64 $number -}}
-{{- range until (get $power (trimSuffix "i" $unit)) }}{{ $bytes = mulf $bytes (hasSuffix "i" $unit | ternary 1024 1000) }}{{ end -}}
+{{- $bytes := divf $number (get (dict "m" 1e3 "u" 1e6 "n" 1e9) $unit | default 1) -}}
+{{- range until (get $power (trimSuffix "i" $unit) | default 0) }}{{ $bytes = mulf $bytes (hasSuffix "i" $unit | ternary 1024 1000) }}{{ end -}}
 {{- $bytes -}}
 {{- end }}
