@@ -349,6 +349,8 @@ func TestEachNodeRunsOneDaemon(t *testing.T) {
 		"": {"": "nri-memory-manager", "size=large": "nri-memory-manager", "size=small,zone=a": "nri-memory-manager",
 			"size=large,zone=a": "nri-memory-manager-large", "gpu=true": "nri-memory-manager-gpu", "gpu=true,zone=a": "nri-memory-manager-gpu",
 			"gpu=true,size=large,zone=a": "nri-memory-manager-large"},
+		", affinity: {nodeAffinity: null}":                                                   {"": "nri-memory-manager", "size=large,zone=a": "nri-memory-manager-large"},
+		", affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: null}}": {"": "nri-memory-manager", "gpu=true": "nri-memory-manager-gpu"},
 		", affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: pool, operator: Exists}]}, {matchExpressions: [{key: gpu, operator: In, values: [\"true\"]}]}]}}}": {
 			"": "", "pool=a": "nri-memory-manager", "gpu=true": "nri-memory-manager-gpu", "gpu=true,pool=a": "nri-memory-manager-gpu",
 			"size=large,zone=a": "", "size=large,zone=a,pool=a": "nri-memory-manager-large"},
@@ -383,7 +385,7 @@ func admits(t *testing.T, pod corev1.PodSpec, node labels.Set) bool {
 	if !labels.SelectorFromSet(pod.NodeSelector).Matches(node) {
 		return false
 	}
-	if pod.Affinity == nil {
+	if pod.Affinity == nil || pod.Affinity.NodeAffinity == nil || pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return true
 	}
 	operators := map[corev1.NodeSelectorOperator]selection.Operator{
@@ -524,7 +526,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{config: {annotationRules: [{namespaces: [a], priorityClasses: {Db_: first}}]}}`: "at '/config/annotationRules/0/priorityClasses/Db_': value must be 'left out: names of PriorityClasses are such as team-db'",
 		`{namespaceOverride: Nodes}`:                                                                               "at '/namespaceOverride': value must be 'lower-case letters",
 		`{reloadConfig: "true"}`:                                                                                   "/reloadConfig",
-		`{stateDir: /}`:                                                                                            "at '/stateDir': value must be 'the absolute path of a folder, and not /'",
+		`{stateDir: /}`:                                                                                            "at '/stateDir': value must be 'the absolute path of a folder without .., and not /'",
 		`{metrics: {podMonitor: {interval: 30sec}}}`:                                                               "at '/metrics/podMonitor/interval': value must be 'a time such as 30s'",
 		`{metrics: {podMonitor: {scrapeTimeout: 10}}}`:                                                             "/metrics/podMonitor/scrapeTimeout",
 		`{metrics: {podMonitor: {relabelings: [{source_labels: [a]}]}}}`:                                           "source_labels",
@@ -585,6 +587,25 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{extraVolumeMounts: [{name: a, mountPath: /a, readonly: true}]}`:                                          "additional properties 'readonly' not allowed",
 		`{extraVolumeMounts: [{name: a, mountPath: /a, subPath: ../b}]}`:                                           "at '/extraVolumeMounts/0/subPath': value must be 'a relative path without ..'",
 		`{extraVolumeMounts: [{name: a, mountPath: /a, mountPropagation: Both}]}`:                                  "at '/extraVolumeMounts/0/mountPropagation': value must be one of 'None'",
+		`{tolerations: [{key: a b}]}`:                                                                              "at '/tolerations/0/key': value must be 'the key of a taint",
+		`{nodeSelector: {a b: c}}`:                                                                                 "at '/nodeSelector/a b': value must be 'left out: a key has letters",
+		`{podAnnotations: {a b: c}}`:                                                                               "at '/podAnnotations/a b': value must be 'left out: a key has letters",
+		`{serviceAccount: {name: My_Account}}`:                                                                     "at '/serviceAccount/name': value must be 'lower-case letters",
+		`{priorityClassName: High_Prio}`:                                                                           "at '/priorityClassName': value must be 'lower-case letters",
+		`{dra: {deviceClass: a..b}}`:                                                                               "at '/dra/deviceClass': value must be 'lower-case letters",
+		`{image: {repository: "example/name:v1"}}`:                                                                 "at '/image/repository': value must be 'a repository such as example/name, without a tag'",
+		`{image: {tag: ":v1"}}`:                                                                                    "at '/image/tag': value must be 'a tag such as v1.2.3, or empty'",
+		`{nri: {runtime: {configManager: {tag: ""}}}}`:                                                             "at '/nri/runtime/configManager/tag': minLength",
+		`{test: {image: " busybox"}}`:                                                                              "at '/test/image': value must be 'an image such as",
+		`{nri: {socketDir: /var/../run}}`:                                                                          "at '/nri/socketDir': value must be 'the absolute path of a folder without ..",
+		`{kubeletConfig: /var/lib/../k} `:                                                                          "at '/kubeletConfig': value must be 'the absolute path of a file without ..",
+		`{updateStrategy: {rollingUpdate: {partition: 1}}}`:                                                        "additional properties 'partition' not allowed",
+		`{networkPolicy: {from: [{}]}}`:                                                                            "at '/networkPolicy/from/0': minProperties",
+		`{networkPolicy: {from: [{podSelector: {app: a}}]}}`:                                                       "additional properties 'app' not allowed",
+		`{networkPolicy: {from: [{ipBlock: {cidr: 10.0.0.0}}]}}`:                                                   "at '/networkPolicy/from/0/ipBlock/cidr': value must be 'a CIDR such as 10.0.0.0/8'",
+		`{networkPolicy: {from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}}`:                                "at '/networkPolicy/from/0': maxProperties",
+		`{affinity: {nodeaffinity: {}}}`:                                                                           "additional properties 'nodeaffinity' not allowed",
+		`{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: []}}}}`:    "/nodeSelectorTerms': minItems",
 
 		`{config: {memoryThrottlingFactor: 9}}`:                                            "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
 		`{config: {memoryThrottlingFactor: "9"}}`:                                          "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
@@ -625,6 +646,10 @@ func TestTheEndsOfRangesAreAdmitted(t *testing.T) {
 		`{resources: {requests: {cpu: "1", memory: 128e6}, limits: {memory: 1.5G, example.com/device: 1}}}`,
 		`{resources: {limits: {memory: null}}}`,
 		`{securityContext: {privileged: true, allowPrivilegeEscalation: null, runAsNonRoot: false, seccompProfile: {type: Unconfined}}}`,
+		`{image: {registry: "", repository: "Example.com:5000/a__b/c", tag: "v1@sha256:` + strings.Repeat("ab", 32) + `"}, podAnnotations: {Prometheus.io/scrape: "true"}, nodeSelector: {kubernetes.io/os: ""}}`,
+		`{tolerations: [{key: a.b/c, operator: Exists, value: "", effect: NoExecute, tolerationSeconds: 5}, {key: a, value: b}], affinity: {podAffinity: null}}`,
+		`{networkPolicy: {enabled: true, from: [{podSelector: {}, namespaceSelector: {matchLabels: {a: b}}}, {ipBlock: {cidr: "fd00::/8", except: ["fd00::/16"]}}]}}`,
+		`{extraEnv: [{name: a.b, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}], extraVolumes: [{name: a, emptyDir: null}, {name: b}], extraVolumeMounts: [{name: a, mountPath: /a, subPath: b/..c}]}`,
 		`{updateStrategy: {rollingUpdate: {maxUnavailable: 1}}}`, `{updateStrategy: {rollingUpdate: {maxUnavailable: 1%}}}`,
 		`{updateStrategy: {rollingUpdate: {maxUnavailable: 100%}}}`, `{updateStrategy: {type: OnDelete, rollingUpdate: null}}`,
 		`{terminationGracePeriodSeconds: 1, revisionHistoryLimit: 0}`,

@@ -127,7 +127,8 @@ systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values
 {{/* The affinity of a unit: affinity, without the nodes of the groups in .Before, which come first. */}}
 {{- define "nri-memory-manager.affinity" -}}
 {{- $affinity := deepCopy .Values.affinity -}}
-{{- $terms := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list dict) $affinity -}}
+{{- $node := $affinity.nodeAffinity | default dict -}}
+{{- $terms := dig "nodeSelectorTerms" (list dict) ($node.requiredDuringSchedulingIgnoredDuringExecution | default dict) -}}
 {{- range $group := .Before -}}
 {{- $without := list -}}
 {{- range $term := $terms -}}
@@ -139,8 +140,8 @@ systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values
 {{- $terms = $without -}}
 {{- end -}}
 {{- if .Before -}}
-{{- $required := dict "nodeSelectorTerms" $terms -}}
-{{- $affinity = mergeOverwrite $affinity (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $required)) -}}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $node -}}
 {{- end -}}
 {{- with $affinity }}{{ toYaml . }}{{ end -}}
 {{- end }}
