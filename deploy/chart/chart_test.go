@@ -723,6 +723,7 @@ func TestOnlyWhoEvictsMayEvict(t *testing.T) {
 	const group = `, nodeGroups: [{name: a, nodeSelector: {a: b}, config: {profile: Full}}]}`
 	for values, may := range map[string]bool{
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: Observe}}`:                                       false,
+		`{config: {requestSources: [oomscore], evictRejectedAfter: "-0"}}`:                                                       false,
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: QoS}}`:                                           false,
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, memoryManagerPolicy: None}}`:                              false,
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: NUMA}}`:                                          true,

@@ -42,8 +42,8 @@ var keyTexts = []string{
 
 // oddValues are what people write, rightly and wrongly, and what --set makes of that.
 var oddValues = []string{
-	"-1", "0", "1", "9", "0.5", "0.51", "1.5", "-0.5", "1e3", "1e-1", "100", "101", "65535", "65536", "true", "abc", "null", "[]", "{}", "[a]", "{a: b}", "[[]]", "[{}]",
-	`""`, `"0"`, `"0.0"`, `"0.5"`, `"0.50"`, `"0.51"`, `".5"`, `"1"`, `"1.0"`, `"1.01"`, `"9"`, `"-1"`, `"+1"`, `"1e-1"`, `"5e-1"`, `"9e-1"`, `"4e-01"`, `"1e1"`, `"0e1"`, `"1e-2"`, `"true"`, `"T"`, `"yes"`, `" 1"`,
+	"-1", "-0", "-0.0", "0", "1", "9", "0.5", "0.51", "1.5", "-0.5", "1e3", "1e-1", "100", "101", "65535", "65536", "true", "abc", "null", "[]", "{}", "[a]", "{a: b}", "[[]]", "[{}]",
+	`""`, `"0"`, `"0.0"`, `"0.5"`, `"0.50"`, `"0.51"`, `".5"`, `"1"`, `"1.0"`, `"1.01"`, `"9"`, `"-1"`, `"-0"`, `"+1"`, `"1e-1"`, `"5e-1"`, `"9e-1"`, `"4e-01"`, `"1e1"`, `"0e1"`, `"1e-2"`, `"true"`, `"T"`, `"yes"`, `" 1"`,
 	"64Mi", "-64Mi", "1.5Gi", "+1Gi", "1Gi ", "128MB", "1gi", "100m", "1K", "1k", "0Mi", "1E", "2M", "1 Gi", "12e6", "1.5e3",
 	"0%", "5%", "5.5%", "100%", "101%", "-5%", "nan%", `"%"`, "off", "auto", "Auto", "nan", ".inf", "0x10", "1_000",
 	`"0:memory=1Gi"`, `"0:memory=1Gi;1:memory=2Gi,hugepages-1Gi=1Gi"`, `"0:memory"`, `"0:cpu=1"`, `"0:memory=0"`, `"0:memory=1.5Gi"`, `"x:memory=1Gi"`, `"0:memory=-1Gi"`, `"memory=1Gi"`, `"0:memory=1Gi;"`, `"0:memory=1Gi:1"`,
@@ -51,8 +51,8 @@ var oddValues = []string{
 	`"team-*"`, `"Team_A"`, `"team/a"`, `"a-"`, `"v1."`, `"*-?"`, `"["`, `"[a-c]?"`, `"[^a]"`, `"[a"`, `"a\\"`, `"[]a]"`, "kubelet", "swap", "oomscore", "numa", "Static", "static", "None", "restricted", "least-used", "pod", "Full", "Keep", "v1",
 }
 
-// stricter matches values that only the chart refuses: no machine has a NUMA node -1, and nobody writes 0 as 0e1.
-var stricter = regexp.MustCompile(`numaNode: "?-1|"0e1"`)
+// stricter matches values that only the chart refuses: no machine has a NUMA node -1, and nobody writes 0 as 0e1 or "-0".
+var stricter = regexp.MustCompile(`numaNode: "?-1|"(0e1|-0)"`)
 
 // TestWhatTheDaemonRefusesIsRefused fills odd values into every key, and has the chart's schema and the daemon judge them.
 func TestWhatTheDaemonRefusesIsRefused(t *testing.T) {

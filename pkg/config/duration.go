@@ -12,7 +12,7 @@ import (
 type Duration time.Duration
 
 // DurationPattern is what a Duration is written as, "5m" or Kubernetes' "1h30m0s". The chart's schema has it, too.
-const DurationPattern = `^(0s?|([3-9][0-9]|[1-9][0-9]{2,4})s|[1-9][0-9]{0,3}m([0-9]{1,2}s)?|[1-9][0-9]{0,3}h([0-9]{1,2}m)?([0-9]{1,2}s)?)$`
+const DurationPattern = `^(-?0s?|([3-9][0-9]|[1-9][0-9]{2,4})s|[1-9][0-9]{0,3}m([0-9]{1,2}s)?|[1-9][0-9]{0,3}h([0-9]{1,2}m)?([0-9]{1,2}s)?)$`
 
 // DurationWanted says so in an error.
 const DurationWanted = "0, or a duration from 30s to 9999h such as 5m"

@@ -9,7 +9,7 @@ import (
 func TestDuration(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
-		"0": 0, "0s": 0, "30s": 30 * time.Second, "5m": 5 * time.Minute, "5m0s": 5 * time.Minute, "90m": 90 * time.Minute, "1h30m0s": 90 * time.Minute,
+		"0": 0, "0s": 0, "-0": 0, "-0s": 0, "30s": 30 * time.Second, "5m": 5 * time.Minute, "5m0s": 5 * time.Minute, "90m": 90 * time.Minute, "1h30m0s": 90 * time.Minute,
 		"24h": 24 * time.Hour, "100s": 100 * time.Second, "9999h": 9999 * time.Hour,
 	} {
 		config, err := Files(nil).Parse("c.yaml", []byte("evictRejectedAfter: "+text))

@@ -96,7 +96,7 @@ from its start on, and evicts where something is refused; a dry run knows claims
 {{- $profile := $config.profile | default "Full" -}}
 {{- $static := eq ($config.memoryManagerPolicy | default (eq $profile "QoS" | ternary "None" "Static")) "Static" -}}
 {{- $dryRun := eq $profile "Observe" -}}
-{{- $evictions := not (has ($config.evictRejectedAfter | default "0" | toString) (list "0" "0s")) -}}
+{{- $evictions := not (regexMatch "^-?0?s?$" ($config.evictRejectedAfter | default "" | toString)) -}}
 {{- $claims := dig "dra" "enabled" false $config -}}
 {{- $publishes := and $claims (not $dryRun) -}}
 static: {{ $static }}
