@@ -169,7 +169,7 @@ func TestConfigurationOnTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	compareGolden(t, "testdata/set-flags.yaml", got)
-	if configuration := config(t, got, "nri-memory-manager"); !configuration.NodeResourceTopology || configuration.StallGuard || configuration.AnnotationRules[0].MinimumThrottlingFactor != 0.5 {
+	if configuration := config(t, got, "nri-memory-manager"); !configuration.Events || configuration.StallGuard || configuration.AnnotationRules[0].MinimumThrottlingFactor != 0.5 {
 		t.Errorf("the configuration is %+v", configuration)
 	}
 }
@@ -414,7 +414,7 @@ func TestNodeGroupsHaveTheirOwnConfiguration(t *testing.T) {
 	if large.DryRun() || large.MemoryThrottlingFactor != nil || large.StallGuard || !large.Events || large.KubeReserved["memory"] != "1Gi" {
 		t.Errorf("the nodes of large have %+v", large)
 	}
-	if !gpu.DryRun() || !gpu.NodeResourceTopology || !slices.Equal(gpu.RequestSources, []memoryqos.Source{memoryqos.SourceAPIServer}) {
+	if !gpu.DryRun() || gpu.NodeResourceTopology || !slices.Equal(gpu.RequestSources, []memoryqos.Source{memoryqos.SourceAPIServer}) {
 		t.Errorf("the nodes of gpu have %+v", gpu)
 	}
 	for name, set := range objects[appsv1.DaemonSet](t, got, "DaemonSet") {
@@ -686,6 +686,7 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 0}}`:                                             {},
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: QoS, memoryManagerPolicy: Static}}`: {[]string{"pods", "pods/eviction"}, false},
 		`{config: {requestSources: [oomscore], nodeResourceTopology: true}}`:                                        {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{config: {requestSources: [oomscore], nodeResourceTopology: true, profile: Observe}}`:                      {},
 		`{config: {requestSources: [oomscore], resourceSlices: true}}`:                                              {[]string{"resourceclaims", "resourceslices"}, false},
 		`{config: {onTermination: Rollback}, rbac: {create: false}}`:                                                {},
 	} {

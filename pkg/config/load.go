@@ -67,6 +67,7 @@ func (f Files) Parse(name string, data []byte) (Config, error) {
 	c = below
 	_, _ = strictyaml.Decode(name, data, &c) // the errors are the same
 	c.Origin.Warnings = append(c.Origin.Warnings, c.doubtful()...)
+	c.NodeResourceTopology = c.NodeResourceTopology && c.Profile != ProfileObserve // a scheduler would heed what is not held
 	c.Origin.EvictionHard = doc.Has("evictionHard") || c.places.taken["evictionHard"]
 	return c, also(err, c.validate())
 }

@@ -88,7 +88,7 @@ imagePullSecrets:
 
 {{/*
 What a unit uses, by its configuration and its nodes: no sources means all that are there. A daemon with evictions has a client for them
-from its start on, and evicts where something is refused; a dry run knows claims, and publishes nothing for them.
+from its start on, and evicts where something is refused; a dry run knows claims, and publishes nothing.
 */}}
 {{- define "nri-memory-manager.uses" -}}
 {{- $config := fromYaml (include "nri-memory-manager.config" .) -}}
@@ -109,7 +109,7 @@ claims: {{ $claims }}
 publishes: {{ $publishes }}
 limits: {{ and $publishes (not (dig "dra" "publishNodeAllocatable" false $config)) }}
 slices: {{ $config.resourceSlices | default false }}
-topology: {{ $config.nodeResourceTopology | default false }}
+topology: {{ and $config.nodeResourceTopology (not $dryRun) | default false }}
 rollback: {{ eq ($config.onTermination | default "Keep") "Rollback" }}
 systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values.cgroupDriver) "systemd") }}
 {{- end }}
