@@ -191,6 +191,14 @@ seccompProfile: {type: Localhost, localhostProfile: a.json}, seLinuxOptions: {ty
 		[]any{true, false, []any{}, []any{"localhost/a.json"}, map[string]any{"type": "MustRunAs", "seLinuxOptions": map[string]any{"type": "mine"}}}); difference != "" {
 		t.Errorf("what a privileged init container and its own profiles need: %s", difference)
 	}
+	open, err := render(t, `{securityContextConstraints: {create: true}, securityContext: {privileged: true, allowPrivilegeEscalation: null, readOnlyRootFilesystem: false}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = constraints(open)
+	if c["allowPrivilegedContainer"] != true || c["allowPrivilegeEscalation"] != true || c["readOnlyRootFilesystem"] != false {
+		t.Errorf("a privileged daemon, whose root file system is writable, may have %v", c)
+	}
 	if got := daemonSet(t, more).Spec.Template.Spec.SecurityContext.SELinuxOptions.Type; got != "mine" {
 		t.Errorf("the SELinux type is %s, want the user's", got)
 	}
