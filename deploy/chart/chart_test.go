@@ -533,7 +533,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{metrics: {serviceMonitor: {metricRelabelings: [{action: 1}]}}}`:                                          "/metrics/serviceMonitor/metricRelabelings/0/action",
 		`{global: {imagePullSecrets: [{secret: a}]}}`:                                                              "/global/imagePullSecrets/0",
 		`{imagePullSecrets: [{secret: a}]}`:                                                                        "/imagePullSecrets/0",
-		`{global: {imageRegistry: a/}}`:                                                                            "at '/global/imageRegistry': value must be 'a registry without a slash",
+		`{global: {imageRegistry: a/}}`:                                                                            "at '/global/imageRegistry': value must be 'a registry without a slash at its ends and without https://",
 		`{extraContainers: [{name: side}]}`:                                                                        "missing property 'image'",
 		`{extraContainers: [{name: nri-memory-manager, image: a}]}`:                                                "and not nri-memory-manager",
 		`{extraContainers: [{name: a, image: a}, {name: a, image: b}]}`:                                            `extraContainers: the name "a" is taken`,
@@ -606,6 +606,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{networkPolicy: {from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}}`:                                "at '/networkPolicy/from/0': maxProperties",
 		`{affinity: {nodeaffinity: {}}}`:                                                                           "additional properties 'nodeaffinity' not allowed",
 		`{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: []}}}}`:    "/nodeSelectorTerms': minItems",
+		`{image: {registry: "https://ghcr.io"}}`:                                                                   "at '/image/registry': value must be 'a registry without a slash at its ends and without https://",
+		`{resources: {limits: {gpu: 1}}}`:                                                                          "at '/resources/limits/gpu': value must be 'left out: a resource is cpu, memory,",
 
 		`{config: {memoryThrottlingFactor: 9}}`:                                            "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
 		`{config: {memoryThrottlingFactor: "9"}}`:                                          "at '/config/memoryThrottlingFactor': value must be 'more than 0 and at most 1, or null for no memory.high'",
