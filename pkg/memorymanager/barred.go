@@ -99,6 +99,7 @@ func (m *Manager) holders(groups []nodeset.Set, c Container) (named []Holder, en
 		return nil, false
 	}
 	without := m.Clone()
+	var freed []Block // all at once: a mixed group is allocated again for each release
 	for _, group := range groups {
 		count := 0
 		for _, p := range m.pods {
@@ -106,7 +107,8 @@ func (m *Manager) holders(groups []nodeset.Set, c Container) (named []Holder, en
 				if nodes := span(other.blocks); p.uid == c.Pod || nodes&group == 0 {
 					continue
 				}
-				without.Release(p.uid, other.name)
+				ended, _ := without.take(p.uid, other.name)
+				freed = append(freed, ended...)
 				if count++; count <= namedHolders {
 					named = append(named, Holder{Pod: p.uid, Container: other.name, Nodes: group})
 				} else {
@@ -115,6 +117,7 @@ func (m *Manager) holders(groups []nodeset.Set, c Container) (named []Holder, en
 			}
 		}
 	}
+	without.freeBlocks(freed)
 	return named, len(named) > 0 && without.admits(c)
 }
 

@@ -75,3 +75,30 @@ func TestWhatHelpsHelps(t *testing.T) {
 		t.Errorf("%d containers had their place after others ended, %d of them with CPUs, and %d with a smaller request: too few", ended, towards, smaller)
 	}
 }
+
+// TestARejectionAllocatesOnce: what helps is tried with all who are in the way released together. A group whose containers do not all span it is
+// allocated again for each release, and a thousand of those would take seconds, in which nobody else is served.
+func TestARejectionAllocatesOnce(t *testing.T) {
+	const containers = 300
+	m := manager(t, plain(8), topologymanager.Restricted)
+	for i := range containers {
+		nodes := nodeset.Of(i % 8)
+		if i%8 == 0 {
+			nodes = nodeset.Of(0, 1, 2, 3, 4, 5, 6, 7)
+		}
+		if _, err := m.Adopt(fmt.Sprint(i), "c", memory(gi/8), nodes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var rejected *memorymanager.Rejection
+	allocations := testing.AllocsPerRun(1, func() {
+		_, err := m.Admit(app("large", 12*gi))
+		rejected, _ = errors.AsType[*memorymanager.Rejection](err)
+	})
+	if rejected == nil || !strings.HasPrefix(rejected.Helps, "all of these containers end") {
+		t.Fatalf("rejected: %v", rejected)
+	}
+	if allocations > 20*containers {
+		t.Errorf("%v allocations for a rejection beside %d containers", allocations, containers)
+	}
+}

@@ -10,12 +10,21 @@ import (
 
 // Release ends a container's allocation; false when there was none.
 func (m *Manager) Release(pod, container string) bool {
+	freed, there := m.take(pod, container)
+	if there {
+		m.freeBlocks(freed)
+	}
+	return there
+}
+
+// take removes a container, and returns the blocks that are to be freed for it.
+func (m *Manager) take(pod, container string) (freed []Block, there bool) {
 	p := m.known(pod)
 	i := p.index(container)
 	if i < 0 {
-		return false
+		return nil, false
 	}
-	freed := p.containers[i].blocks
+	freed = p.containers[i].blocks
 	p.containers = slices.Delete(p.containers, i, i+1)
 	if p.blocks != nil {
 		freed = nil // a part of the pod's, which goes with the last container
@@ -23,9 +32,8 @@ func (m *Manager) Release(pod, container string) bool {
 			freed, p.blocks = p.blocks, nil
 		}
 	}
-	m.freeBlocks(freed)
 	m.forget(p)
-	return true
+	return freed, true
 }
 
 // ReleasePod ends all allocations of a pod and forgets its affinity; false when there were no allocations.
