@@ -97,22 +97,41 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
 
 // Who runs the node is told which container is in the way; the pod's message, which its namespace reads, names none.
 func TestWhoIsInTheWayOfARejection(t *testing.T) {
-	const preferred = ", or, without NUMA nodes, the annotation numa: preferred"
+	const preferred, gi = ", or, without NUMA nodes, the annotation numa: preferred", claimGi
+	first := func(limit uint64) Event { return claimed(claimPod("first", ""), "main", limit) }
+	required := func(limit uint64) CreateContainer {
+		return claimed(annotated(claimPod("web", ""), "numa", "required"), "main", limit)
+	}
+	ofTwo := required(2 * gi)
+	guaranteed := pods.Container{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}
+	ofTwo.PodInfo = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: ofTwo.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: []pods.Container{
+		guaranteed, {Name: "side", Request: gi, Limit: gi, Guaranteed: true}}}}
+	near := func(e CreateContainer, cpus string) CreateContainer {
+		count := uint64(4 * 1024)
+		e.Container.Resources.CPUs, e.Container.Resources.CPUShares = cpus, &count
+		return e
+	}
 	for name, test := range map[string]struct {
-		yaml         string
-		first, asked CreateContainer
-		want, says   string
+		yaml       string
+		events     []Event
+		want, says string
 	}{
-		"alone on a node that others need": {"topologyManagerPolicy: restricted", claimed(claimPod("first", ""), "main", 1<<30), claimed(claimPod("large", ""), "main", 20<<30),
-			"on node 0\nwhat helps: all of these containers end, or a request that one NUMA node has free",
+		"alone on a node that others need": {"topologyManagerPolicy: restricted", []Event{first(gi), claimed(claimPod("large", ""), "main", 20*gi)},
+			"default/first, container main, on node 0\nwhat helps: all of these containers end, or a request that one NUMA node has free",
 			"nodes 0-1 together have room, but containers use node 0 already"},
-		"on a group where one node is required": {"", claimed(claimPod("first", ""), "main", 20<<30), claimed(annotated(claimPod("web", ""), "numa", "required"), "main", 4<<30),
-			"on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but only a container that gets all of nodes 0-1 may join those there"},
+		"on a group where one node is required": {"", []Event{first(20 * gi), required(4 * gi)},
+			"default/first, container main, on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but only a container that gets all of nodes 0-1 may join those there"},
+		"on a group where one node is required (scope pod)": {"topologyManagerScope: pod", []Event{first(20 * gi), ofTwo},
+			"default/first, container main, on nodes 0-1\nwhat helps: all of these containers end",
+			"the pod's containers together, policy best-effort, scope pod: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs: node 1 has room"},
+		"alone on a node of a group": {"onConflict: Kubelet", []Event{first(20 * gi), near(claimed(claimPod("part", ""), "main", gi), "8-11"), near(required(4*gi), "0-3")},
+			"default/first, container main, on nodes 0-1; default/part, container main, on node 1\nwhat helps: all of these containers end",
+			"the affinity 0-1 cuts through a group of NUMA nodes: containers use nodes 0-1 already"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
-			effects := l.after(test.first, test.asked)
-			want := "\nin the way: default/first, container main, " + test.want + preferred
+			effects := l.after(test.events...)
+			want := "\nin the way: " + test.want + preferred
 			if got := l.View().Rejections[0].Why(); !strings.HasSuffix(got, want) {
 				t.Errorf("got  %q\nwant %q", got, want)
 			}

@@ -82,7 +82,8 @@ func (l *Ledger) causeOf(err error) cause {
 			begin = len(holders)
 		}
 		if p := l.pods[h.Pod]; p != nil {
-			holders = append(holders, fmt.Sprintf("%s/%s, container %s, on %s", p.Namespace, p.Name, h.Container, h.Nodes.Named()))
+			own := nodesOf(l.manager.Blocks(h.Pod, h.Container)) // may be a part of the group
+			holders = append(holders, fmt.Sprintf("%s/%s, container %s, on %s", p.Namespace, p.Name, h.Container, own.Named()))
 		}
 		slices.Sort(holders[begin:])
 		if h.More > 0 {

@@ -10,9 +10,9 @@ import (
 
 // Holder is a container whose allocation keeps others from NUMA nodes that have room.
 type Holder struct {
-	Pod, Container string // UID and name
-	Nodes          nodeset.Set
-	// More is how many containers beyond those named have the same nodes. It is set for the last one named.
+	Pod, Container string      // UID and name
+	Nodes          nodeset.Set // the group, of which the container may have a part
+	// More is how many containers beyond those named have nodes of the group. It is set for the last one named.
 	More int
 }
 

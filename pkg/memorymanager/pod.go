@@ -46,6 +46,9 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 		}
 	}
 	hint, _, refused := m.align(whole)
+	if refused == nil && whole.Required && m.rules.Aligns && !hint.Preferred { // none of its containers would be placed
+		_, _, refused = m.decide(whole)
+	}
 	if refused != nil {
 		return hint, m.rejectNodes(whole, refused)
 	}
