@@ -130,3 +130,19 @@ func (m *Manager) admits(c Container) bool {
 	_, _, refused := m.decide(c)
 	return refused == nil
 }
+
+// admitsLess reports whether a container would be placed if it asked for no more than a NUMA node has free.
+func (m *Manager) admitsLess(c Container) bool {
+	asked := c.Request
+	for id := range m.all.All() {
+		c.Request = slices.Clone(asked)
+		for i, amount := range asked {
+			c.Request[i].Bytes = min(amount.Bytes, m.availability(nodeset.Of(id), c, amount).Free)
+		}
+		none := func(a Amount) bool { return a.Bytes == 0 }
+		if !slices.ContainsFunc(c.Request, none) && m.admits(c) {
+			return true
+		}
+	}
+	return false
+}

@@ -227,7 +227,7 @@ func TestRejections(t *testing.T) {
 			c:      memorymanager.Container{Pod: "c", Name: "c", Request: memory(8 * gi), Required: true},
 			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 1,3 together have room, but the annotation numa: required admits no more nodes than an empty machine needs",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}, {Pod: "b", Container: "c", Nodes: nodeset.Of(2, 3)}},
-			helps:   "all of these containers end, or a request that fewer NUMA nodes outside of a group have free",
+			helps:   "all of these containers end",
 		},
 		"its nodes are required, and containers are alone on theirs": {
 			nodes: plain(2), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 7*gi), app("b", 7*gi)},
@@ -337,6 +337,12 @@ func TestRejections(t *testing.T) {
 			err: "nodes 0-1 together have room, but containers use node 0 already: a container gets several nodes only where nobody is, or where all who are " +
 				"there have exactly these nodes, and its exclusive CPUs are on node 0: node 0",
 			helps: "a request that one NUMA node has free",
+		},
+		"a smaller request would not be placed where its CPUs are": {
+			nodes: plain(3), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 10*gi), app("b", 7*gi), app("d", 7*gi)},
+			c:      memorymanager.Container{Pod: "e", Name: "c", Request: memory(5 * gi), CPUs: nodeset.Of(0)},
+			reason: memorymanager.UnexpectedAdmissionError,
+			err:    "nodes 1-2 together have room, but the policy admits no more nodes than an empty machine needs, and its exclusive CPUs are on node 0: node 0",
 		},
 		"nothing asked for": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c"}, reason: memorymanager.InvalidRequest,

@@ -166,6 +166,9 @@ func (m *Manager) rejectNodes(c Container, why *refusal) *Rejection {
 		return r
 	}
 	barred, smaller, groups := m.barred(c, why.towards)
+	if smaller != "" && !m.admitsLess(c) {
+		smaller = ""
+	}
 	switch holders, ends := m.holders(groups, c); {
 	case ends:
 		r.Cause, r.Holders = strings.TrimSuffix(r.Cause+": "+barred, ": "), holders
