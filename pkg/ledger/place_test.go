@@ -127,11 +127,19 @@ func TestWhoIsInTheWayOfARejection(t *testing.T) {
 		"alone on a node of a group": {"onConflict: Kubelet", []Event{first(20 * gi), near(claimed(claimPod("part", ""), "main", gi), "8-11"), near(required(4*gi), "0-3")},
 			"default/first, container main, on nodes 0-1; default/part, container main, on node 1\nwhat helps: all of these containers end",
 			"the affinity 0-1 cuts through a group of NUMA nodes: containers use nodes 0-1 already"},
+		"on a group, of which one node is another's alone": {"onConflict: Kubelet", []Event{claimed(claimPod("ended", ""), "main", 20*gi), first(6 * gi),
+			EndPod{Pod: claimPod("ended", ""), Gone: true}, near(claimed(claimPod("part", ""), "main", gi), "0-3"), required(20 * gi)},
+			"default/first, container main, on nodes 0-1; default/part, container main, on node 0\nwhat helps: all of these containers end, or a request that one NUMA node outside of a group has free",
+			"nodes 0-1 together have room, but containers use node 0 and nodes 0-1 already"},
+		"its CPUs are on more nodes than it is placed on": {"", []Event{first(15 * gi), near(required(4*gi), "6-9")}, "", "it could only have node 1, and its exclusive CPUs are on nodes 0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
 			effects := l.after(test.events...)
 			want := "\nin the way: " + test.want + preferred
+			if test.want == "" {
+				want = "node 1: 15.5Gi of 15.5Gi free, 4Gi needed"
+			}
 			if got := l.View().Rejections[0].Why(); !strings.HasSuffix(got, want) {
 				t.Errorf("got  %q\nwant %q", got, want)
 			}

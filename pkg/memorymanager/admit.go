@@ -79,6 +79,9 @@ func (m *Manager) decide(c Container) (topologymanager.Hint, nodeset.Set, *refus
 	switch required := c.Required && m.rules.Aligns; {
 	case cause == "" && required && !hint.Preferred:
 		reason, cause = NotPreferred, fmt.Sprintf("the pod's annotation numa is required: it could only have %s, which are more than it needs", nodes.Named())
+		if where := m.misaligned(c); nodes.Len() == 1 && where != "" {
+			cause = fmt.Sprintf("the pod's annotation numa is required: it could only have %s, and %s", nodes.Named(), where)
+		}
 		return hint, 0, &refusal{reason: reason, cause: cause, towards: m.leads(c)}
 	case cause == "":
 		return hint, nodes, nil

@@ -107,7 +107,10 @@ func (m *Manager) holders(groups []nodeset.Set, c Container) (named []Holder, en
 				if nodes := span(other.blocks); p.uid == c.Pod || nodes&group == 0 {
 					continue
 				}
-				ended, _ := without.take(p.uid, other.name)
+				ended, there := without.take(p.uid, other.name)
+				if !there {
+					continue // groups overlap where one node of them was taken alone
+				}
 				freed = append(freed, ended...)
 				if count++; count <= namedHolders {
 					named = append(named, Holder{Pod: p.uid, Container: other.name, Nodes: group})
