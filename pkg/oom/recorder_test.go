@@ -531,6 +531,25 @@ func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	h.expect("app 1 container unknown by web/app")
 }
 
+// A clock that was set back while no daemon ran: the file is of a time to come, and says nothing of when the kill was.
+func TestAKillIsNotBetweenALaterAndAnEarlierTime(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon.Add(-time.Second))
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.look(r, noon)
+	r.sign(noon)
+	h.stored(r)
+	h.verdicts = nil
+	h.events(appDir, 2, 2, 2, 0)
+	h.events(podDir, 0, 2, 2, 0)
+	h.sync(h.recorder(), noon.Add(-time.Hour))
+	if len(h.verdicts) != 1 || h.verdicts[0].when() != "before 2026-05-04 11:00:00" {
+		t.Errorf("%+v, want one before 11:00", h.verdicts)
+	}
+}
+
 // A daemon that ends between the count of a kill and its verdict leaves the kill to the next one, also if it has written the file meanwhile.
 func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 	for name, test := range map[string]struct {

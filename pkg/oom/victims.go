@@ -61,6 +61,9 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 		if away { // what was counted then is complete
 			after, due = p.after, now
 		}
+		if after.Round(0).After(now) { // the clock was set back meanwhile
+			after = time.Time{}
+		}
 		chain := append([]Reading{v.reading, of}, above...)
 		r.explained(chain, now)
 		if waiting := r.kills[where]; waiting != nil {
