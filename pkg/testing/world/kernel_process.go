@@ -28,6 +28,7 @@ type process struct {
 	stalled  time.Duration // waiting for memory; what is beyond the second is of the next ones
 	atHigh   bool
 	standing time.Duration // at its memory.high, without a break
+	freed    uint64        // bytes that reclaim has freed so far of its cgroup, without what was read again
 }
 
 func (p *process) stall(d time.Duration) { p.stalled += d }
@@ -69,11 +70,23 @@ func (k *Kernel) run(p *process, passed time.Duration) {
 			a.cpu += ran
 		}
 	}
-	if p.atHigh && 2*min(p.stalled, passed) > passed {
+	if !p.getsOn(passed) && p.atHigh && 2*min(p.stalled, passed) > passed {
 		p.standing += passed
 	} else {
 		p.standing = 0
 	}
+}
+
+// getsOn reports whether a process at its memory.high is slow rather than stopped, as one whose page cache the disk takes, which waits for that:
+// reclaim frees a few MiB a second that are not read again, and the rest fits below memory.high.
+func (p *process) getsOn(passed time.Duration) bool {
+	g, high := p.group, uint64(cgroup.Max)
+	for a := range g.above {
+		high = min(high, a.high)
+	}
+	before := p.freed
+	p.freed = less(g.stolen, g.refault)
+	return less(p.freed, before) > limited(cgroup.Max, 4<<20, passed) && g.total(anon, shmem, slab) <= high
 }
 
 // limited is what a process wants now, at a rate by the second; 0 is no rate.

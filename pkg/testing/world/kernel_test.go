@@ -346,7 +346,7 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// TestWritersAreNotKilled where memory.high, or the kernel, holds them back.
+// TestWritersAreNotKilled where memory.high, or the kernel, holds them back. They wait for the disk, and do not stand.
 func TestWritersAreNotKilled(t *testing.T) {
 	for _, c := range []struct{ kernel, high string }{{"6.18.0", "max"}, {"6.12.30", "57M"}} {
 		m := machine()
@@ -354,6 +354,10 @@ func TestWritersAreNotKilled(t *testing.T) {
 		k := NewKernel(m, t.TempDir())
 		inhabit(t, k, "kubepods/podx/a", Program{Cache: 400 * mib, CacheRate: 200 * mib, Dirty: true}, Who{}, 64*mib)
 		put(t, k, "kubepods/podx/a", "memory.high", c.high)
+		k.Wait(5 * time.Second)
+		if stalls := k.Stalls(); stalls["kubepods/podx/a"] > 2*time.Second { // a sleep is no longer
+			t.Errorf("%+v: %v", c, stalls)
+		}
 		k.Wait(time.Minute)
 		if kills := k.Kills(); len(kills) > 0 {
 			t.Errorf("%+v: %+v", c, kills[0])
