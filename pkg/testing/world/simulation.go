@@ -418,28 +418,28 @@ func (n *simulation) fault(f Fault) {
 		time.Sleep(length)
 		n.begin()
 		n.trouble.lasted(f.Kind)
-		n.placed = time.Now().Add(time.Minute)
+		n.placed = latest(n.placed, time.Now().Add(time.Minute))
 	case DaemonReplaced:
 		n.replace(length)
 		n.trouble.lasted(f.Kind)
-		n.placed = time.Now().Add(time.Minute)
+		n.placed = latest(n.placed, time.Now().Add(time.Minute))
 	case DaemonFrozen:
 		n.runtime.Freeze(true)
 		time.AfterFunc(length, func() { n.runtime.Freeze(n.trouble.left(DaemonFrozen) > 0) })
-		n.placed = time.Now().Add(length + time.Minute)
+		n.placed = latest(n.placed, time.Now().Add(length+time.Minute))
 	case RuntimeRestarted:
 		go n.runtime.Restart(length)
-		n.placed = time.Now().Add(length + time.Minute)
+		n.placed = latest(n.placed, time.Now().Add(length+time.Minute))
 	case NRIAway:
 		n.runtime.Unplug(length)
-		n.placed = time.Now().Add(length + time.Minute)
+		n.placed = latest(n.placed, time.Now().Add(length+time.Minute))
 	case NewConfig:
 		n.mu.Lock()
 		n.config = f.Target
 		n.mu.Unlock()
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- struct{}{}
-		n.placed = time.Now().Add(time.Minute)
+		n.placed = latest(n.placed, time.Now().Add(time.Minute))
 	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
 		if n.kubelet.server != nil {
 			n.kubelet.server.fault(f)
