@@ -326,12 +326,14 @@ func (r Reading) limit() uint64 {
 	return r.Limit
 }
 
-// victimUsed is what the victim had when it was killed, in bytes: what the others leave of the limit that was hit, or else its peak.
+// victimUsed is what the victim had when it was killed, in bytes: what the others and their page cache leave of the limit that was hit, or else
+// its peak.
 func (k Kill) victimUsed(at int) uint64 {
 	if at < 0 || k.Chain[at].limit() == 0 {
 		return less(k.Peak, k.Chain[0].Held.PageCache)
 	}
-	left := k.Chain[at].Limit
+	others := k.Chain[at].Held.less(k.Chain[0].Held)
+	left := less(k.Chain[at].Limit, less(others.PageCache, others.Unwritten))
 	for _, u := range k.Users {
 		if !u.victim {
 			left = less(left, u.Used)

@@ -93,6 +93,11 @@ func TestJudge(t *testing.T) {
 				`most beyond its share has container cache of this pod, with 30Mi where it may count on 8Mi; ` +
 				`what helps: raise the pod's limit, or give the container that uses most a limit of its own`,
 		},
+		"the pod's limit, filled with another's page cache that is protected": {
+			Kill{Chain: chain(func(_, p, _, _ *Reading) { p.Hit, p.Held = true, Held{PageCache: 90 * mib, Tmpfs: 30 * mib} }),
+				Users: []User{self, {Namespace: "shop", Pod: "web", Used: 30 * mib}}},
+			`most beyond its share has files in memory that ended containers of this pod left, 30Mi`,
+		},
 		"the pod's limit, by the victim": {
 			Kill{Chain: chain(func(_, p, _, _ *Reading) { p.Hit, p.Limit = true, 128*mib }), Users: []User{self, beside}},
 			`used for: processes 118Mi, page cache 6Mi (0 not on the disk yet), files in memory 0, kernel 4Mi; what helps: raise the pod's limit`,
