@@ -288,11 +288,12 @@ func (n *simulation) begin() {
 	l.run(<-n.daemon(l))
 }
 
-// replace starts a daemon that waits for the state folder of another, which ends after a while.
+// replace starts a daemon that waits for the state folder of another, which ends after a while, once it can write: what is left of one that waits
+// for a disk does not end with its process here, and would keep the folder.
 func (n *simulation) replace(length time.Duration) {
 	l := n.life(n.current().state)
 	started := n.daemon(l)
-	time.Sleep(length)
+	time.Sleep(max(length, n.trouble.left(DiskHangs), n.trouble.left(DaemonFrozen)))
 	n.end(false)
 	n.live(l)
 	l.run(<-started)
