@@ -306,7 +306,7 @@ func (k Kill) culprit(level Level, at int) (*User, bool) {
 	users := slices.Clone(k.Users)
 	for i := range users {
 		if users[i].victim { // what it had has been freed, or is being freed
-			users[i].Used = max(users[i].Used, k.victimUsed(at))
+			users[i].Used = max(users[i].Used, k.victimUsed(users[i].Used, at))
 		}
 	}
 	most := slices.MaxFunc(users, func(a, b User) int {
@@ -326,18 +326,10 @@ func (r Reading) limit() uint64 {
 	return r.Limit
 }
 
-// victimUsed is what the victim had when it was killed, in bytes: what the others and their page cache leave of the limit that was hit, or else
-// its peak.
-func (k Kill) victimUsed(at int) uint64 {
+// victimUsed is what the victim had when it was killed, in bytes: what it has left and what is missing of the limit that was hit, or else its peak.
+func (k Kill) victimUsed(left uint64, at int) uint64 {
 	if at < 0 || k.Chain[at].limit() == 0 {
 		return less(k.Peak, k.Chain[0].Held.PageCache)
 	}
-	others := k.Chain[at].Held.less(k.Chain[0].Held)
-	left := less(k.Chain[at].Limit, less(others.PageCache, others.Unwritten))
-	for _, u := range k.Users {
-		if !u.victim {
-			left = less(left, u.Used)
-		}
-	}
-	return left
+	return left + less(k.Chain[at].Limit, k.Chain[at].Held.total())
 }

@@ -25,6 +25,8 @@ type Kill struct {
 	Cause oom.Cause
 	// Later is what filled it by what is there once the second has passed, as nobody can look before that: what others took meanwhile is in it.
 	Later oom.Cause
+	// Refilled is by how many bytes the page cache in the cgroup that was hit grew meanwhile.
+	Refilled uint64
 	// Users shared what ran out, the culprit among them having the most beyond its share.
 	Users   []Use
 	Culprit Use
@@ -194,6 +196,7 @@ func (k *Kernel) later(kills []Kill) {
 		kill.Elsewhere = min(kill.Elsewhere, k.elsewhere(kill.Nodes))
 		if kill.Later = kill.Cause; k.groups[kill.Hit] != nil && kill.Level != oom.Container {
 			left := held(k.groups[kill.Hit].all)
+			kill.Refilled = less(left.PageCache, kill.Held.PageCache)
 			left.Processes += less(kill.Limit, left.Processes+left.PageCache+left.Tmpfs+left.Kernel)
 			kill.Later = causeOf(left)
 		}
