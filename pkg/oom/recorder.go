@@ -82,8 +82,11 @@ type Total struct {
 	Level Level
 }
 
-// hit is when a cgroup's own limit, and one below it or its own, was seen to be hit.
-type hit struct{ own, below time.Time }
+// hit is when a cgroup's own limit, and one below it or its own, was seen to be hit, and how many hits of its own explain no kill yet.
+type hit struct {
+	own, below time.Time
+	left       uint64
+}
 
 type pod struct {
 	cgroup       string
@@ -423,7 +426,10 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	}
 	h := r.hits[dir]
 	if since.OOM > 0 {
-		h.own = now
+		if now.Sub(h.own) > hitAge { // they explain nothing any more
+			h.left = 0
+		}
+		h.own, h.left = now, h.left+since.OOM
 	}
 	if since.Below > 0 {
 		h.below = now

@@ -247,6 +247,21 @@ func TestAHitExplainsTheKillThatFollows(t *testing.T) {
 	h.expect("app 1 node unknown by -")
 }
 
+// Kubepods' limit was hit twice, for two containers: the third kill has another reason.
+func TestAHitAboveThePodExplainsOneKill(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	h.held(kubepods, "67108864", Held{})
+	for i, dir := range []string{appDir, besideID, appDir} {
+		h.events(kubepods, 2, 2, i+1, 0)
+		h.events(dir, 0, 0, i/2+1, 0)
+		h.events(podDir, 0, 0, i+1, 0)
+		h.look(r, noon.Add(time.Duration(2*i+1)*time.Second))
+	}
+	h.expect("app 1 parent processes by web/; beside 1 parent processes by web/; app 1 node unknown by -")
+}
+
 // The kernel counts a kill in the container before it counts it in the pod, which is read first.
 func TestAKillIsCountedOnce(t *testing.T) {
 	h := newHost(t)

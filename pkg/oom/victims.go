@@ -180,14 +180,14 @@ func (r *Recorder) level(dir string, level Level, now time.Time) Reading {
 	return reading
 }
 
-// explained has the hit of a container's or pod's limit that explains a kill explain no later ones: the kernel counts one before each kill
-// (mm/memcontrol.c, mem_cgroup_oom).
+// explained has the hit of a limit that explains a kill explain no later ones: the kernel counts one before each kill (mm/memcontrol.c,
+// mem_cgroup_oom). A limit above pods is hit for several, each of whose kills takes one of those hits.
 func (r *Recorder) explained(chain []Reading, now time.Time) {
 	_, at := Kill{Chain: chain}.Hit()
 	until := now.Add(killTime - hitAge)
-	for i := max(at, 0); at >= 0 && i < 2; i++ { // those above pods are others' too
+	for i := max(at, 0); at >= 0 && i <= max(at, 1); i++ {
 		h := r.hits[chain[i].Cgroup]
-		if i == at && h.own.After(until) {
+		if h.left = less(h.left, 1); i == at && h.own.After(until) && (i < 2 || h.left == 0) {
 			h.own = until
 		}
 		if h.below.After(until) {
