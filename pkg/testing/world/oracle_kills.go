@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 )
 
 const (
@@ -132,6 +134,8 @@ func (n *simulation) verdicts() {
 			n.broken(soonSaid, "%s/%s, killed at %s: its verdict is of %s, and in the file at %s", kill.Victim.Pod, kill.Victim.Container, at, best.Time.Sub(n.began), said.Sub(n.began))
 		}
 		switch {
+		case best.Level == string(oom.Parent) && (kill.Level == oom.Node || kill.Level == oom.NUMANode) && n.hitAbove(kill.At): // of kills in one second nobody knows which that limit explains
+			used[best]++
 		case best.Time.IsZero():
 			n.broken(verdictEach, "none for %s, killed at %s at the level %s", kill.Victim.ID, at, kill.Level)
 		case strings.Contains(best.Level, "node") && strings.Contains(string(kill.Level), "node"):
@@ -149,6 +153,11 @@ func (n *simulation) verdicts() {
 			used[best]++
 		}
 	}
+}
+
+// hitAbove reports whether the kernel killed for a limit above the pods in about this second.
+func (n *simulation) hitAbove(at time.Time) bool {
+	return slices.ContainsFunc(n.kernel.Kills(), func(k Kill) bool { return k.Level == oom.Parent && k.At.Sub(at).Abs() < time.Second })
 }
 
 // mayBeUnsaid reports whether a kill was so lately that its verdict need not be in the file yet.
