@@ -481,6 +481,18 @@ func (k *Kernel) migrate(g *group, parent nodeset.Set) {
 	}
 }
 
+// mapped is what a cgroup has on some NUMA nodes that would move, in bytes.
+func (k *Kernel) mapped(cgroup string, nodes int) (bytes uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for node := range k.used {
+		if g := k.groups[cgroup]; g != nil && nodes&(1<<node) != 0 {
+			bytes += g.all[node][anon]
+		}
+	}
+	return bytes
+}
+
 func (k *Kernel) evacuate(g *group, from int) {
 	for g.own[from][anon] > 0 {
 		to, room := k.roomiest(g)

@@ -25,8 +25,8 @@ type Kill struct {
 	Cause oom.Cause
 	// Later is what filled it by what is there once the second has passed, as nobody can look before that: what others took meanwhile is in it.
 	Later oom.Cause
-	// Refilled is by how many bytes the page cache in the cgroup that was hit grew meanwhile.
-	Refilled uint64
+	// Doubt is what looks like the victim's or hides it by then, in bytes: what other kills freed of that cgroup, and by how much its page cache grew.
+	Doubt uint64
 	// Users shared what ran out, the culprit among them having the most beyond its share.
 	Users   []Use
 	Culprit Use
@@ -37,6 +37,7 @@ type Kill struct {
 	// Whole is set for all of a cgroup (memory.oom.group), Processes is how many.
 	Whole     bool
 	Processes int
+	Freed     uint64 // bytes of heaps
 	// Stalled is for how long nothing ran in the victim's cgroup because of memory.
 	Stalled time.Duration
 }
@@ -88,7 +89,7 @@ func (k *Kernel) outOfMemory(asks *process, domain *group) bool {
 	whole := victim.oomGroup(domain)
 	for _, p := range slices.Clone(k.processes) {
 		if p == victim || whole != nil && p.group.inside(whole) && p.who.OOMScoreAdj > -1000 {
-			kill.Processes++
+			kill.Processes, kill.Freed = kill.Processes+1, kill.Freed+p.heap
 			k.moved(p.group, eventOOMKill, 1)
 			if p == victim && whole != nil { // it is met again among its cgroup's (oom_kill_memcg_member)
 				k.moved(p.group, eventOOMKill, 1)
@@ -196,7 +197,12 @@ func (k *Kernel) later(kills []Kill) {
 		kill.Elsewhere = min(kill.Elsewhere, k.elsewhere(kill.Nodes))
 		if kill.Later = kill.Cause; k.groups[kill.Hit] != nil && kill.Level != oom.Container {
 			left := held(k.groups[kill.Hit].all)
-			kill.Refilled = less(left.PageCache, kill.Held.PageCache)
+			kill.Doubt = less(left.PageCache, kill.Held.PageCache)
+			for j, other := range kills {
+				if j != i && other.Hit == kill.Hit {
+					kill.Doubt += other.Freed
+				}
+			}
 			left.Processes += less(kill.Limit, left.Processes+left.PageCache+left.Tmpfs+left.Kernel)
 			kill.Later = causeOf(left)
 		}
