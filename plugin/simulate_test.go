@@ -174,8 +174,12 @@ func TestSimulateARejection(t *testing.T) {
 			t.Errorf("the reason is %q, want %s in it", container.Reason, want)
 		}
 	}
-	if code, _, errOut := run(t, manifest, "simulate", "--machine", taskPageMachine, "--config", config, "--expect-rejected", "web/app", "-"); code != exitOK {
+	code, out, errOut := run(t, manifest, "simulate", "--machine", taskPageMachine, "--config", config, "--expect-rejected", "web/app", "-")
+	if code != exitOK {
 		t.Errorf("an expected rejection ends with %d: %s", code, errOut)
+	}
+	if want := "default/web  app        Guaranteed  NO        -      150Gi    -     -    -    -     150Gi\n"; !strings.Contains(out, want) {
+		t.Errorf("the table has not %s:\n%s", want, out)
 	}
 	if code, _, _ := run(t, pod("{}"), "simulate", "--machine", taskPageMachine, "--expect-rejected", "web/app", "-"); code != exitFailed {
 		t.Errorf("a rejection that did not come ends with %d", code)

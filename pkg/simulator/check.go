@@ -98,6 +98,10 @@ func (o object) check(pod *corev1.Pod) error {
 	if err := o.checkList("spec.overhead", pod.Spec.Overhead); err != nil {
 		return err
 	}
+	var claims []string
+	for _, claim := range pod.Spec.ResourceClaims {
+		claims = append(claims, claim.Name)
+	}
 	names := map[string]bool{}
 	for _, part := range []struct {
 		path       string
@@ -112,6 +116,11 @@ func (o object) check(pod *corev1.Pod) error {
 				return o.errorf(path+".name", "%q is there twice", container.Name)
 			}
 			names[container.Name] = true
+			for c, claim := range container.Resources.Claims {
+				if !slices.Contains(claims, claim.Name) {
+					return o.errorf(fmt.Sprintf("%s.resources.claims[%d].name", path, c), "%q is not a name in spec.resourceClaims%s", claim.Name, spelling.HintOr(claim.Name, claims))
+				}
+			}
 			if err := o.checkResources(path+".resources", container.Resources); err != nil {
 				return err
 			}

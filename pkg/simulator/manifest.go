@@ -193,7 +193,8 @@ func (m *Manifests) readPath(path string, stdin io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
-		return m.read("standard input", data)
+		m.read("standard input", data)
+		return nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -210,7 +211,7 @@ func (m *Manifests) readPath(path string, stdin io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("manifest: %w", err)
 		}
-		m.note(m.read(file, data))
+		m.read(file, data)
 	}
 	return nil
 }
@@ -233,8 +234,22 @@ func manifestsIn(dir string) ([]string, error) {
 	return files, nil
 }
 
-// read adds the pods of a manifest of one or more documents. name is what errors call it.
-func (m *Manifests) read(name string, data []byte) error {
+// unrendered matches what only a template of Helm has: Prometheus and others have text in braces, too.
+var unrendered = regexp.MustCompile(`\{\{[^}\n]*(\.(Values|Release|Chart)\b|\binclude ")[^}\n]*(\}\})?`)
+
+// read adds the pods of a manifest. name is what errors call it: one about the template where that is why it cannot be read.
+func (m *Manifests) read(name string, data []byte) {
+	before, more := len(m.wrong), m.more
+	m.note(m.readDocuments(name, data))
+	if at := unrendered.FindIndex(data); at != nil && len(m.wrong) > before {
+		line := 1 + bytes.Count(data[:at[0]], []byte{'\n'})
+		m.more, m.wrong = more, append(m.wrong[:before], &strictyaml.Error{File: name, Line: line, Message: fmt.Sprintf(
+			"%s is of a Helm template that is not rendered; want the output of helm template", strictyaml.Quote(string(data[at[0]:at[1]])))})
+	}
+}
+
+// readDocuments adds the pods of a manifest of one or more documents.
+func (m *Manifests) readDocuments(name string, data []byte) error {
 	list, isStream, err := jsonList(name, data)
 	if err != nil {
 		return err

@@ -36,12 +36,12 @@ func (r *Result) writeContainers(b *strings.Builder) {
 	}
 	var rows []string
 	for _, c := range r.Containers {
-		admitted, request := "yes", tables.Range(c.Memory.Request, c.requestError)
+		admitted := "yes"
 		if !c.Admitted {
-			admitted, request = "NO", "-"
+			admitted = "NO"
 		}
 		rows = append(rows, fmt.Sprintf("%s/%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted,
-			cpus(tables.OrDash(c.CpusetCpus)), tables.OrDash(c.CpusetMems), request, tables.OrDash(c.Memory.RequestSource), tables.Value(c.Memory.Min),
+			cpus(tables.OrDash(c.CpusetCpus)), tables.OrDash(c.CpusetMems), tables.Range(c.Memory.Request, c.requestError), tables.OrDash(c.Memory.RequestSource), tables.Value(c.Memory.Min),
 			tables.Value(c.Memory.Low), tables.Value(c.Memory.High), tables.Value(c.Memory.Max)))
 	}
 	tables.Section(b, "CONTAINERS", tables.Columns("POD\tCONTAINER\tQOS\tADMITTED"+cpus("CPUS")+"\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT", rows...))
