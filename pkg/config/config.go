@@ -59,7 +59,7 @@ type Config struct {
 	// Empty spreads the sum of KubeReserved, SystemReserved and EvictionHard over the nodes.
 	ReservedMemory ReservedMemory `yaml:"reservedMemory"`
 	// KubeReserved, SystemReserved and EvictionHard are the kubelet's. Only the resources memory and hugepages-<size> and the
-	// signal memory.available (a quantity or a percentage of the node's memory) count.
+	// signal memory.available (a quantity or a percentage of the node's memory) count here, and CPUs in a simulated kubelet.
 	KubeReserved   map[string]string `yaml:"kubeReserved"`
 	SystemReserved map[string]string `yaml:"systemReserved"`
 	EvictionHard   map[string]string `yaml:"evictionHard"`

@@ -114,8 +114,8 @@ func (c *Config) take(k kubeletConfiguration) error {
 		return err
 	}
 	take(c, "reservedMemory", len(reserved) > 0, &c.ReservedMemory, reserved)
-	take(c, "kubeReserved", k.KubeReserved != nil, &c.KubeReserved, only(k.KubeReserved, "memory"))
-	take(c, "systemReserved", k.SystemReserved != nil, &c.SystemReserved, only(k.SystemReserved, "memory"))
+	take(c, "kubeReserved", k.KubeReserved != nil, &c.KubeReserved, only(k.KubeReserved, reservable...))
+	take(c, "systemReserved", k.SystemReserved != nil, &c.SystemReserved, only(k.SystemReserved, reservable...))
 	hard := only(k.EvictionHard, memoryAvailable)
 	if len(hard) == 0 && k.MergeDefaultEvictionSettings {
 		hard[memoryAvailable] = c.EvictionHard[memoryAvailable]

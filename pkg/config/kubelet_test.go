@@ -66,7 +66,7 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 		"numa-allocation-strategy": "most-allocated", "numa-score-weights": "cpu=3,memory=1"}
 	want.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30}}, {1, map[string]ReservedBytes{"memory": 2148 << 20, "hugepages-2Mi": 4 << 20}}}
 	want.KubeReserved = map[string]string{"memory": "2Gi"}
-	want.SystemReserved = map[string]string{"memory": "1Gi"}
+	want.SystemReserved = map[string]string{"cpu": "1", "memory": "1Gi"}
 	want.EvictionHard = map[string]string{"memory.available": "5%"}
 	want.MemoryThrottlingFactor = &factor
 	want.MemoryReservationPolicy = memoryqos.None
@@ -241,6 +241,7 @@ func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
 		"kubelet's value":      {kubeletHead + "topologyManagerPolicy: x", "", `%s/kubelet.yaml: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "x"`},
 		"kubelet's strategy":   {kubeletHead + "topologyManagerPolicyOptions: {numa-allocation-strategy: x}", "", `%s/kubelet.yaml: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated, least-allocated or least-used, got "x"`},
 		"kubelet's quantity":   {kubeletHead + "kubeReserved: {memory: -1}", "", `%s/kubelet.yaml: kubeReserved.memory: "-1" is negative`},
+		"kubelet's CPUs":       {kubeletHead + "kubeReserved: {cpu: foo}", "", `%s/kubelet.yaml: kubeReserved.cpu: "foo" is not a quantity such as 64Mi, 2G or 4096`},
 		"kubelet's reserved":   {kubeletHead + "reservedMemory: [{numaNode: 0, limits: {memory: -1}}]", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: reservedMemory[0].limits.memory: "-1" is negative`},
 		"unknown option":       {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift: auto}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions: unknown option "memory-drift", did you mean "memory-drift-tolerance"?`},
 		"no tolerance":         {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift-tolerance: some}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions.memory-drift-tolerance: want auto, off or a quantity such as 128Mi, got "some"`},

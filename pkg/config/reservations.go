@@ -27,16 +27,16 @@ var (
 
 // validateReservations checks everything about reservations that needs no machine.
 func (c Config) validateReservations() error {
-	_, err := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	errs := []error{
 		c.validateReservedMemory(),
 		c.validateReserved("kubeReserved", c.KubeReserved),
 		c.validateReserved("systemReserved", c.SystemReserved),
-		c.check("evictionHard."+memoryAvailable, err == nil, "%v", err),
 	}
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionHard)) {
-		if !slices.Contains(signals, signal) {
+		if _, err := threshold(c.EvictionHard[signal], math.MaxInt64); !slices.Contains(signals, signal) {
 			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s%s", strictyaml.Quote(signal), spelling.HintOr(signal, signals)))
+		} else if err != nil {
+			errs = append(errs, c.Errorf("evictionHard."+signal, "%v", err))
 		}
 	}
 	return strictyaml.Join(errs...)
@@ -45,12 +45,14 @@ func (c Config) validateReservations() error {
 func (c Config) validateReserved(key string, reserved map[string]string) error {
 	var errs []error
 	for _, resource := range slices.Sorted(maps.Keys(reserved)) {
-		if isMemoryType(resource) {
-			if _, err := quantity.Parse(reserved[resource]); err != nil {
-				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
-			}
-		} else if !slices.Contains(reservable, resource) {
+		parse := quantity.Parse
+		if !isMemoryType(resource) { // CPUs have fractions
+			parse = quantity.ParseRoundedUp
+		}
+		if _, err := parse(reserved[resource]); !isMemoryType(resource) && !slices.Contains(reservable, resource) {
 			errs = append(errs, c.Errorf(key, "unknown resource %s%s", strictyaml.Quote(resource), spelling.HintOr(resource, reservable)))
+		} else if err != nil {
+			errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 		}
 	}
 	return strictyaml.Join(errs...)
@@ -95,10 +97,13 @@ func reserved(list map[string]string, resource string) uint64 {
 // evictionThreshold is evictionHard's memory.available in bytes; "0%" and "100%" are none, as for the kubelet, and so is a
 // list without it.
 func evictionThreshold(evictionHard map[string]string, capacity uint64) (uint64, error) {
-	text, ok := evictionHard[memoryAvailable]
-	if !ok {
-		return 0, nil
+	if text, ok := evictionHard[memoryAvailable]; ok {
+		return threshold(text, capacity)
 	}
+	return 0, nil
+}
+
+func threshold(text string, capacity uint64) (uint64, error) {
 	percent, isPercent := strings.CutSuffix(text, "%")
 	if !isPercent {
 		bytes, err := quantity.Parse(text)

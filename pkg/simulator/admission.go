@@ -56,10 +56,7 @@ func NewAdmission(of machine.Description, resolved config.Resolved) (*Admission,
 	if of.MaxPods > 0 {
 		a.allocatable[corev1.ResourcePods] = int64(of.MaxPods)
 	}
-	reserved, err := cpuReservation(of, resolved.Config)
-	if err != nil {
-		return nil, err
-	}
+	reserved := cpuReservation(of, resolved.Config)
 	if cpus := of.CPUs().Size(); cpus > 0 {
 		a.allocatable[corev1.ResourceCPU] = max(int64(cpus)*1000-reserved, 0)
 	}
@@ -80,30 +77,27 @@ func NewAdmission(of machine.Description, resolved config.Resolved) (*Admission,
 		}
 	}
 	a.allocatable[corev1.ResourceMemory] = max(memory, 0)
-	if of.CPUManagerPolicy == machine.CPUsStatic {
-		a.cpus, err = newCPUManager(of, resolved.Config, reserved)
+	if of.CPUManagerPolicy != machine.CPUsStatic {
+		return a, nil
 	}
+	var err error
+	a.cpus, err = newCPUManager(of, resolved.Config, reserved)
 	return a, err
 }
 
 // cpuReservation is what the kubelet keeps of the CPUs, in thousandths: reservedSystemCPUs, or else kubeReserved and
 // systemReserved.
-func cpuReservation(of machine.Description, c config.Config) (milli int64, err error) {
+func cpuReservation(of machine.Description, c config.Config) (milli int64) {
 	if number := of.ReservedSystemCPUs.Size(); number > 0 {
-		return int64(number) * 1000, nil
+		return int64(number) * 1000
 	}
-	for key, list := range map[string]map[string]string{"kubeReserved": c.KubeReserved, "systemReserved": c.SystemReserved} {
-		text, named := list[string(corev1.ResourceCPU)]
-		if !named {
-			continue
+	for _, list := range []map[string]string{c.KubeReserved, c.SystemReserved} {
+		if text, named := list[string(corev1.ResourceCPU)]; named {
+			cpus := resource.MustParse(text) // it is valid
+			milli += cpus.MilliValue()
 		}
-		cpus, err := resource.ParseQuantity(text)
-		if err != nil || cpus.Sign() < 0 {
-			return 0, c.Errorf(key, "cpu %q is not a number of CPUs; want for example 2 or 500m", text)
-		}
-		milli += cpus.MilliValue()
 	}
-	return milli, nil
+	return milli
 }
 
 // Admit admits a pod, which then has its resources until Release. The error is a *Rejection.
