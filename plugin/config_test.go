@@ -111,7 +111,7 @@ func TestConfigCommandsRefuseBadInput(t *testing.T) {
 		want string
 	}{
 		"check a bad file":         {[]string{"check", bad, "--machine", taskPageMachine}, bad + `:1: events: want true or false, got "maybe"`},
-		"check no file":            {[]string{"check"}, "accepts FILE…, received 0 arguments"},
+		"check no file":            {[]string{"check"}, `FILE… is missing, as in "nri-memory-manager config check /etc/nri/memory-manager/config.yaml"`},
 		"check without kubeconfig": {[]string{"check", api, "--machine", taskPageMachine, "--kubeconfig", "/nowhere/kubeconfig", "--node-name", "worker-1"}, "--kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory"},
 		"check a bad kubeconfig":   {[]string{"check", api, "--machine", taskPageMachine, "--kubeconfig", bad}, "--kubeconfig: read kubeconfig " + bad},
 		"check a bad node name":    {[]string{"check", api, "--machine", taskPageMachine, "--node-name", "Worker/1"}, `--node-name "Worker/1" is not the name of a node: a lowercase RFC 1123 subdomain`},

@@ -17,7 +17,7 @@ import (
 )
 
 func newExplainCommand() *cobra.Command {
-	var stateDir, stateFile, configPath, namespace, format string
+	var stateDir, stateFile, configPath, namespace, container, format string
 	cmd := &cobra.Command{
 		Use:   "explain [NAMESPACE/]POD[/CONTAINER]",
 		Short: "Say why a pod's containers are where they are, or why not, and how their values come about",
@@ -44,9 +44,9 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 			case stateFile != "" && namespace != "":
 				return errors.New("--namespace: a state file names pods by their UID; leave it out")
 			case stateFile != "":
-				documents, err = explainFile(stateFile, configPath, args[0])
+				documents, err = explainFile(stateFile, configPath, args[0], container)
 			default:
-				documents, err = explainLive(cmd.Context(), stateDir, args[0], namespace)
+				documents, err = explainLive(cmd.Context(), stateDir, args[0], namespace, container)
 			}
 			if err != nil {
 				return err
@@ -57,14 +57,15 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 	flags := cmd.Flags()
 	flags.StringVar(&stateFile, "state-file", "", "state file to explain in place of asking the daemon")
 	flags.StringVar(&configPath, "config", "", "configuration file with the Topology Manager's policy, for --state-file")
+	flags.StringVarP(&container, "container", "c", "", "the only container to explain")
 	addDaemon(cmd, &stateDir, &namespace, "the pod's namespace")
 	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 
 // explainLive asks the daemon for what an argument can mean, one after the other.
-func explainLive(ctx context.Context, stateDir, argument, namespace string) (documents []status.Explanation, err error) {
-	meant, err := commandline.PodOrContainer(argument, namespace)
+func explainLive(ctx context.Context, stateDir, argument, namespace, container string) (documents []status.Explanation, err error) {
+	meant, err := commandline.PodOrContainer(argument, namespace, container)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func explainLive(ctx context.Context, stateDir, argument, namespace string) (doc
 }
 
 // explainFile explains "UID" or "UID/CONTAINER" from a state file.
-func explainFile(path, configPath, argument string) ([]status.Explanation, error) {
+func explainFile(path, configPath, argument, container string) ([]status.Explanation, error) {
 	file, err := checkpoint.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,10 @@ func explainFile(path, configPath, argument string) ([]status.Explanation, error
 	if err != nil {
 		return nil, err
 	}
-	uid, container, _ := strings.Cut(strings.TrimPrefix(argument, "pod/"), "/")
+	uid := strings.TrimPrefix(argument, "pod/")
+	if container == "" {
+		uid, container, _ = strings.Cut(uid, "/")
+	}
 	documents, err := status.ExplainState(file.State, memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope}, uid, container)
 	if err != nil {
 		return nil, commandline.Failed(fmt.Errorf("%s: %w", path, err))

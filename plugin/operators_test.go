@@ -91,6 +91,8 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = request ", "oomscore")
 	wantAll(t, h.ask(0, "explain", "-n", "default", "large/app"), "would be rejected")
 	wantAll(t, h.ask(0, "explain", "pod/database"), "4Gi of memory on node 0")
+	wantAll(t, h.ask(0, "explain", "large", "-c", "app"), "would be rejected")
+	wantAll(t, h.ask(1, "explain", "web/app", "-c", "app"), `no pod "web/app" on this node`)
 	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
 	wantAll(t, h.ask(1, "explain", "database/nobody"), `no pod "database/nobody" on this node, and pod "database" has no container "nobody"`)
 	for _, argument := range []string{"", "default/", "/database", "a/b/c/d"} {
@@ -100,6 +102,7 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 
 	file := h.path("state/memory_manager_state")
 	wantAll(t, h.ask(0, "explain", "uid-database/app", "--state-file", file, "--config", h.path("config.yaml")), "4Gi of memory on node 0", "where it is")
+	wantAll(t, h.ask(0, "explain", "uid-database", "--container=app", "--state-file", file, "--config", h.path("config.yaml")), "4Gi of memory on node 0")
 	wantAll(t, h.ask(1, "explain", "default/database", "--state-file", file), "the state file knows pods by UID")
 	wantAll(t, h.ask(0, "explain", "pod/uid-database", "--state-file", file), "4Gi of memory on node 0")
 	wantAll(t, h.ask(2, "explain", "uid", "--state-file", h.path("nowhere")), "nowhere")

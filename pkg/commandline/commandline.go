@@ -31,6 +31,9 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 			names = append(names, child.Name())
 		}
 	}
+	if cmd.HasParent() { // few
+		return fmt.Errorf("%w%s", err, spelling.HintOr(args[0], names))
+	}
 	return fmt.Errorf("%w%s", err, spelling.Hint(args[0], names))
 }
 
@@ -41,6 +44,9 @@ func Args(least, most int) cobra.PositionalArgs {
 			return nil
 		}
 		_, want, _ := strings.Cut(cmd.Use, " ")
+		if example, _, _ := strings.Cut(strings.TrimSpace(cmd.Example), "\n"); len(args) == 0 && example != "" {
+			return fmt.Errorf("%s is missing, as in %q", want, example)
+		}
 		return fmt.Errorf("accepts %s, received %d arguments", want, len(args))
 	}
 }
@@ -89,9 +95,9 @@ func (o *output) Write(text []byte) (int, error) {
 func Execute(ctx context.Context, root *cobra.Command, args []string) error {
 	root.SetArgs(args)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd, args, err) })
-	knownHelp(root)
 	out := &output{Writer: root.OutOrStdout()}
 	root.SetOut(out)
+	cobrasOwn(root, args)
 	switch err := root.ExecuteContext(ctx); {
 	case out.err != nil:
 		return Failed(out.err)
@@ -102,12 +108,16 @@ func Execute(ctx context.Context, root *cobra.Command, args []string) error {
 	}
 }
 
-// knownHelp makes the command help refuse an unknown command.
-func knownHelp(root *cobra.Command) {
+// cobrasOwn makes the commands help and completion refuse an unknown command and shell.
+func cobrasOwn(root *cobra.Command, args []string) {
 	root.InitDefaultHelpCmd()
-	for _, help := range root.Commands() {
-		if help.Name() == "help" {
-			help.Args = func(_ *cobra.Command, args []string) error {
+	root.InitDefaultCompletionCmd(args...)
+	for _, own := range root.Commands() {
+		switch own.Name() {
+		case "completion":
+			own.Args, own.RunE = NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		case "help":
+			own.Args = func(_ *cobra.Command, args []string) error {
 				found, rest, err := root.Find(args)
 				if err == nil && len(rest) > 0 {
 					err = NoArgs(found, rest)

@@ -16,7 +16,7 @@ func program() *cobra.Command {
 	root := &cobra.Command{Use: "program", Args: NoArgs, RunE: nothing, SilenceErrors: true, SilenceUsage: true}
 	root.PersistentFlags().String("kubeconfig", "", "")
 	state := &cobra.Command{Use: "state", Args: NoArgs, RunE: nothing}
-	state.AddCommand(&cobra.Command{Use: "verify FILE", Args: Args(1, 1), RunE: nothing})
+	state.AddCommand(&cobra.Command{Use: "verify FILE", Example: "  program state verify a.json\n  program state verify b.json", Args: Args(1, 1), RunE: nothing})
 	status := &cobra.Command{Use: "status", Args: NoArgs, RunE: nothing}
 	status.Flags().String("state-dir", "", "")
 	status.Flags().StringP("output", "o", "table", "")
@@ -35,6 +35,9 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		"none is near":           {[]string{"fly"}, `unknown command "fly" for "program"`},
 		"none that is hidden":    {[]string{"hiden"}, `unknown command "hiden" for "program"`},
 		"a subcommand below":     {[]string{"state", "verfy"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
+		"none below is near":     {[]string{"state", "fly"}, `unknown command "fly" for "program state"; want verify`},
+		"a shell":                {[]string{"completion", "zzsh"}, `unknown command "zzsh" for "program completion", did you mean "zsh"?`},
+		"no shell is near":       {[]string{"completion", "csh-like"}, `unknown command "csh-like" for "program completion"; want bash, fish, powershell or zsh`},
 		"a command without any":  {[]string{"status", "web"}, `unknown command "web" for "program status"`},
 		"before a flag":          {[]string{"fly", "--fast"}, `unknown command "fly" for "program"`},
 		"one below, and a flag":  {[]string{"state", "verfy", "-x"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
@@ -43,7 +46,7 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		"before its own flag":    {[]string{"--fast", "fly"}, `unknown command "fly" for "program"`},
 		"a flag, and its value":  {[]string{"--kubecfg", "fly"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},
 		"a flag, and a command":  {[]string{"--fast", "status"}, "unknown flag: --fast"},
-		"an argument is missing": {[]string{"state", "verify"}, "accepts FILE, received 0 arguments"},
+		"an argument is missing": {[]string{"state", "verify"}, `FILE is missing, as in "program state verify a.json"`},
 		"one too many":           {[]string{"state", "verify", "a", "b"}, "accepts FILE, received 2 arguments"},
 		"a flag":                 {[]string{"status", "--statedir", "x"}, `unknown flag: --statedir, did you mean "--state-dir"?`},
 		"a flag of all commands": {[]string{"status", "--kubecfg=x"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},

@@ -23,8 +23,12 @@ func Pod(arguments []string, namespace string) (string, error) {
 }
 
 // PodOrContainer reads an argument as Pod does, and one that names a container of a pod. Without a namespace "a/b" can be a pod in a
-// namespace, or a container of a pod.
-func PodOrContainer(argument, namespace string) ([]Named, error) {
+// namespace, or a container of a pod; with a container it is a pod.
+func PodOrContainer(argument, namespace, container string) ([]Named, error) {
+	if container != "" {
+		pod, err := Pod([]string{argument}, namespace)
+		return []Named{{pod, container}}, err
+	}
 	parts := podParts(argument, namespace)
 	switch pod := strings.Join(parts[:min(len(parts), 2)], "/"); {
 	case len(parts) > 3 || slices.Contains(parts, ""):

@@ -29,13 +29,17 @@ func TestPod(t *testing.T) {
 		if err != nil {
 			pod = err.Error()
 		}
-		named, err := PodOrContainer(test.argument, test.namespace)
+		named, err := PodOrContainer(test.argument, test.namespace, "")
 		orContainer := fmt.Sprint(named)
 		if err != nil {
 			orContainer = err.Error()
 		}
 		if pod != test.pod || orContainer != test.orContainer {
 			t.Errorf("%q in namespace %q: %s, and %s; want %s, and %s", test.argument, test.namespace, pod, orContainer, test.pod, test.orContainer)
+		}
+		named, err = PodOrContainer(test.argument, test.namespace, "app")
+		if of := fmt.Sprint(named); err == nil && of != "[{"+test.pod+" app}]" || err != nil && err.Error() != test.pod {
+			t.Errorf("%q in namespace %q, container app: %s, %v", test.argument, test.namespace, of, err)
 		}
 	}
 }

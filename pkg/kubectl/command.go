@@ -74,7 +74,17 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 	flags.StringVar(&o.daemons.namespace, "daemon-namespace", "", "namespace of the daemons' DaemonSet; empty looks in all of them, which takes the right to list DaemonSets in all")
 	flags.StringVar(&o.daemons.selector, "daemon-selector", defaultSelector, "labels of the daemons' pods")
 	flags.DurationVar(&o.timeout, "node-timeout", defaultTimeout, "how long the daemon of a node may take to answer")
-	root.AddCommand(newStatusCommand(&o), newExplainCommand(&o), newOOMCommand(&o), newVerifyCommand(&o))
+	root.AddCommand(newStatusCommand(&o), newExplainCommand(&o), newOOMCommand(&o), newVerifyCommand(&o), &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this kubectl plugin",
+		Long:    `Prints the version of this kubectl plugin. "kubectl memory-manager status" shows those of the daemons.`,
+		Example: "  kubectl memory-manager version",
+		Args:    commandline.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", root.DisplayName(), version)
+			return err
+		},
+	})
 	return root
 }
 

@@ -503,6 +503,15 @@ func TestVerifyOfAllNodesStartsWithWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestVersion(t *testing.T) {
+	for _, argument := range []string{"version", "--version", "-v"} {
+		var out, errOut bytes.Buffer
+		if code := Execute(t.Context(), "v1", []string{argument}, &out, &errOut); code != commandline.ExitOK || out.String() != "kubectl memory-manager version v1\n" {
+			t.Errorf("%s: exit code %d, %s%s", argument, code, out.String(), errOut.String())
+		}
+	}
+}
+
 func TestWrongInput(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "config")
 	const one = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: a, context: {cluster: a}}]\n"
@@ -510,7 +519,7 @@ func TestWrongInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for command, want := range map[string]string{
-		"explain":                          "accepts [NAMESPACE/]POD, received 0 arguments",
+		"explain":                          `[NAMESPACE/]POD is missing, as in "kubectl memory-manager explain database"`,
 		"oom":                              "want a pod or --node: verdicts are kept on the nodes",
 		"oom web --node a":                 "want a pod or --node: verdicts are kept on the nodes",
 		"explain shop/web/app":             `"shop/web/app": want [NAMESPACE/]POD`,
