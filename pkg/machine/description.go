@@ -52,6 +52,9 @@ func (f file) describe(doc *strictyaml.Document, m Machine) (Description, error)
 		if !strings.Contains(name, "/") {
 			return d, doc.Errorf("resources", "%q is not an extended resource; want a name such as nvidia.com/gpu", name)
 		}
+		if own, isQuota := strings.CutPrefix(name, "requests."); isQuota {
+			return d, doc.Errorf("resources", "%q is how a ResourceQuota names %q; want that", name, own)
+		}
 	}
 	if f.MaxPods != nil {
 		if d.MaxPods = *f.MaxPods; d.MaxPods < 1 {

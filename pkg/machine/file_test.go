@@ -57,6 +57,7 @@ func TestBadMachineFileIsOneClearError(t *testing.T) {
 		"less than a node":    {"nodes: [{id: 0, memory: 1Gi}, {id: 1, memory: 2Gi}]\nmemTotal: 1Gi", "m.yaml:2: memTotal: 1Gi are less than the 2Gi of NUMA node 1"},
 		"cpus":                {"nodes: [{id: 0, memory: 1Gi, cpus: 3-}]", `m.yaml:1: nodes[0].cpus: CPU list "3-" is not in the form 0-3,8`},
 		"cpus beyond":         {"nodes: [{id: 0, memory: 1Gi, cpus: 0-99999999}]", `m.yaml:1: nodes[0].cpus: CPU list "0-99999999": CPU ids end at 8191`},
+		"a quota's resource":  {"nodes: [{id: 0, memory: 1Gi}]\nresources: {requests.nvidia.com/gpu: 1}", `m.yaml:2: resources: "requests.nvidia.com/gpu" is how a ResourceQuota names "nvidia.com/gpu"; want that`},
 		"cpus on two nodes":   {"nodes:\n- {id: 0, memory: 1Gi, cpus: 0-3}\n- {id: 1, memory: 1Gi, cpus: 3-4}", "m.yaml:3: nodes[1].cpus: CPU 3 is on node 0 too"},
 		"page size":           {"nodes: [{id: 0, memory: 1Gi, hugepages: {big: 1}}]", `m.yaml:1: nodes[0].hugepages: page size "big" is not a quantity such as 64Mi, 2G or 4096`},
 		"page size no power":  {"nodes: [{id: 0, memory: 1Gi, hugepages: {3Mi: 1}}]", `m.yaml:1: nodes[0].hugepages: page size "3Mi" is not one such as 2Mi or 1Gi`},

@@ -64,6 +64,11 @@ func read(root, proc string) (machine.Machine, error) {
 			return machine.Machine{}, fmt.Errorf("%s: %d distances for %d online nodes",
 				filepath.Join(nodeFolder(root, id), "distance"), len(node.Distances), len(ids))
 		}
+		for _, other := range m.Nodes {
+			if both := other.CPUs.Intersection(node.CPUs); !both.IsEmpty() {
+				return machine.Machine{}, fmt.Errorf("%s: CPU %s is on node %d too", filepath.Join(nodeFolder(root, id), "cpulist"), both, other.ID)
+			}
+		}
 		m.Nodes = append(m.Nodes, node)
 	}
 	if proc == "" {

@@ -209,6 +209,7 @@ func TestDamagedTreeIsOneClearError(t *testing.T) {
 		"node without MemTotal":   {node + "node1/meminfo", "Node 1 MemFree: 1 kB\n", "node1/meminfo: no MemTotal"},
 		"cpulist gone":            {node + "node0/cpulist", "-", "node0/cpulist: no such file or directory"},
 		"cpulist wrong":           {node + "node0/cpulist", "0-x\n", `node0/cpulist: CPU list "0-x" is not in the form 0-3,8`},
+		"CPUs on two nodes":       {node + "node1/cpulist", "1-3\n", "node1/cpulist: CPU 1-3 is on node 0 too"},
 		"distance gone":           {node + "node0/distance", "-", "node0/distance: no such file or directory"},
 		"distance wrong":          {node + "node0/distance", "10 -1\n", `node0/distance: "-1" is not a distance`},
 		"distance short":          {node + "node0/distance", "10\n", "node0/distance: 1 distances for 2 online nodes"},
