@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -130,10 +132,14 @@ func orStdin(file string, in io.Reader) (string, config.Files) {
 	}
 	const name = "standard input"
 	return name, func(path string) ([]byte, error) {
-		if path == name {
-			return io.ReadAll(in)
+		if path != name {
+			return files(path)
 		}
-		return files(path)
+		text, err := io.ReadAll(in)
+		if written := strings.TrimSpace(string(text)); err == nil && (written == "" || written == "null") { // what yq prints where there is none
+			err = errors.New(name + " has nothing in it")
+		}
+		return text, err
 	}
 }
 

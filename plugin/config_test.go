@@ -117,6 +117,7 @@ func TestConfigCommandsRefuseBadInput(t *testing.T) {
 		"check a bad node name":    {[]string{"check", api, "--machine", taskPageMachine, "--node-name", "Worker/1"}, `--node-name "Worker/1" is not the name of a node: a lowercase RFC 1123 subdomain`},
 		"check for another node":   {[]string{"check", absentNode, "--machine", taskPageMachine}, absentNode + ":2: reservedMemory[0].numaNode: this machine has no NUMA node 7, only 0-1"},
 		"check without machine":    {[]string{"check", configFile(t, ""), "--machine", "absent"}, "machine: stat absent: no such file or directory"},
+		"check nothing":            {[]string{"check", "-", "--machine", taskPageMachine}, "read the configuration: standard input has nothing in it"},
 		"show a bad file":          {[]string{"show", bad}, bad + `:1: events: want true or false, got "maybe"`},
 	}
 	for name, tc := range tests {
@@ -151,6 +152,12 @@ func TestConfigChecksSeveralFiles(t *testing.T) {
 		!strings.HasSuffix(out, "\nstandard input is valid.\n") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
+}
+
+// yq prints "null" for a key that is not there.
+func TestConfigRefusesNullOnStandardInput(t *testing.T) {
+	t.Parallel()
+	refused(t, "null\n", "read the configuration: standard input has nothing in it", "config", "show", "-")
 }
 
 func TestConfigShowPrintsWhatIsReadBack(t *testing.T) {

@@ -44,7 +44,7 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 			case stateFile != "" && namespace != "":
 				return errors.New("--namespace: a state file names pods by their UID; leave it out")
 			case stateFile != "":
-				documents, err = explainFile(stateFile, configPath, args[0], container)
+				documents, err = explainFile(stateFile, configPath, strings.TrimSuffix(args[0]+"/"+container, "/"))
 			default:
 				documents, err = explainLive(cmd.Context(), stateDir, args[0], namespace, container)
 			}
@@ -84,7 +84,7 @@ func explainLive(ctx context.Context, stateDir, argument, namespace, container s
 }
 
 // explainFile explains "UID" or "UID/CONTAINER" from a state file.
-func explainFile(path, configPath, argument, container string) ([]status.Explanation, error) {
+func explainFile(path, configPath, argument string) ([]status.Explanation, error) {
 	file, err := checkpoint.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -93,10 +93,7 @@ func explainFile(path, configPath, argument, container string) ([]status.Explana
 	if err != nil {
 		return nil, err
 	}
-	uid := strings.TrimPrefix(argument, "pod/")
-	if container == "" {
-		uid, container, _ = strings.Cut(uid, "/")
-	}
+	uid, container, _ := strings.Cut(strings.TrimPrefix(argument, "pod/"), "/")
 	documents, err := status.ExplainState(file.State, memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope}, uid, container)
 	if err != nil {
 		return nil, commandline.Failed(fmt.Errorf("%s: %w", path, err))

@@ -140,12 +140,14 @@ func TestFlagsOfSimulateThatAreRefused(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(noNodes, "sys"), 0o755))
 	power9 := "../testdata/machines/power9"
 	for want, args := range map[string][]string{
-		`--expect-rejected "foo": want POD/CONTAINER`:                                           {"--machine", taskPageMachine, "--expect-rejected", "foo"},
-		`--expect-rejected "web/": want POD/CONTAINER`:                                          {"--machine", taskPageMachine, "--expect-rejected", "web/"},
-		`--node "": want the name of a node`:                                                    {"--machine", taskPageMachine, "--node", ""},
-		power9 + ".txtar is an archive: want a machine file, or the folder that it was made of": {"--machine", power9 + ".txtar"},
-		noNodes + "/sys has no NUMA nodes (devices/system/node/node0, …) and no proc":           {"--machine", noNodes},
-		":2: nodesWithoutCPUs: NUMA node 252 cannot be placed on":                               {"--machine", power9 + ".yaml", "--config", file(t, "config.yaml", "\nnodesWithoutCPUs: Include\n")},
+		`--expect-rejected "foo": want POD/CONTAINER`:                                                                       {"--machine", taskPageMachine, "--expect-rejected", "foo"},
+		`--expect-rejected "web/": want POD/CONTAINER`:                                                                      {"--machine", taskPageMachine, "--expect-rejected", "web/"},
+		`--expect-rejected "default/web/app": want POD/CONTAINER`:                                                           {"--machine", taskPageMachine, "--expect-rejected", "default/web/app"},
+		"unknown shorthand flag: 'f' in -f; usage: nri-memory-manager simulate --machine FILE|SYSFS-ROOT MANIFEST… [flags]": {"-f", "web.yaml"},
+		`--node "": want the name of a node`:                                                                                {"--machine", taskPageMachine, "--node", ""},
+		power9 + ".txtar is an archive: want a machine file, or the folder that it was made of":                             {"--machine", power9 + ".txtar"},
+		noNodes + "/sys has no NUMA nodes (devices/system/node/node0, …) and no proc":                                       {"--machine", noNodes},
+		":2: nodesWithoutCPUs: NUMA node 252 cannot be placed on":                                                           {"--machine", power9 + ".yaml", "--config", file(t, "config.yaml", "\nnodesWithoutCPUs: Include\n")},
 	} {
 		refused(t, pod("{}"), want, append(args, "simulate", "-")...)
 	}

@@ -100,7 +100,7 @@ func (o *simulateOptions) check() error {
 		return errors.New("--machine is missing; want a machine file or a folder with a copy of sysfs")
 	}
 	for _, name := range o.expectRejected {
-		if pod, container, ok := strings.Cut(name, "/"); !ok || pod == "" || container == "" {
+		if pod, container, ok := strings.Cut(name, "/"); !ok || pod == "" || container == "" || strings.Contains(container, "/") {
 			return fmt.Errorf("--expect-rejected %q: want POD/CONTAINER", name)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
-// NoArgs refuses arguments as cobra.NoArgs does, and suggests the subcommand that the first one is near to.
+// NoArgs refuses arguments as cobra.NoArgs does, and suggests the subcommand that the first one is near to, or names all.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	err := cobra.NoArgs(cmd, args)
 	if err == nil {
@@ -31,10 +31,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 			names = append(names, child.Name())
 		}
 	}
-	if cmd.HasParent() { // few
-		return fmt.Errorf("%w%s", err, spelling.HintOr(args[0], names))
-	}
-	return fmt.Errorf("%w%s", err, spelling.Hint(args[0], names))
+	return fmt.Errorf("%w%s", err, spelling.HintOr(args[0], names))
 }
 
 // Args refuses fewer and more arguments, and names those that the command's usage has. At most -1 is any number.
@@ -58,8 +55,11 @@ func flagError(cmd *cobra.Command, args []string, err error) error {
 		return NoArgs(cmd, cmd.Flags().Args())
 	}
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+	switch {
+	case !errors.As(err, &unknown):
 		return err
+	case unknown.GetSpecifiedShortnames() != "":
+		return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {

@@ -32,18 +32,18 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		want string
 	}{
 		"a subcommand":           {[]string{"statsu"}, `unknown command "statsu" for "program", did you mean "status"?`},
-		"none is near":           {[]string{"fly"}, `unknown command "fly" for "program"`},
-		"none that is hidden":    {[]string{"hiden"}, `unknown command "hiden" for "program"`},
+		"none is near":           {[]string{"fly"}, `unknown command "fly" for "program"; want completion, state or status`},
+		"none that is hidden":    {[]string{"hiden"}, `unknown command "hiden" for "program"; want completion, state or status`},
 		"a subcommand below":     {[]string{"state", "verfy"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
 		"none below is near":     {[]string{"state", "fly"}, `unknown command "fly" for "program state"; want verify`},
 		"a shell":                {[]string{"completion", "zzsh"}, `unknown command "zzsh" for "program completion", did you mean "zsh"?`},
 		"no shell is near":       {[]string{"completion", "csh-like"}, `unknown command "csh-like" for "program completion"; want bash, fish, powershell or zsh`},
 		"a command without any":  {[]string{"status", "web"}, `unknown command "web" for "program status"`},
-		"before a flag":          {[]string{"fly", "--fast"}, `unknown command "fly" for "program"`},
+		"before a flag":          {[]string{"fly", "--fast"}, `unknown command "fly" for "program"; want completion, state or status`},
 		"one below, and a flag":  {[]string{"state", "verfy", "-x"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
 		"help of none":           {[]string{"help", "statsu"}, `unknown command "statsu" for "program", did you mean "status"?`},
 		"help of one below":      {[]string{"help", "state", "verfy"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
-		"before its own flag":    {[]string{"--fast", "fly"}, `unknown command "fly" for "program"`},
+		"before its own flag":    {[]string{"--fast", "fly"}, `unknown command "fly" for "program"; want completion, state or status`},
 		"a flag, and its value":  {[]string{"--kubecfg", "fly"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},
 		"a flag, and a command":  {[]string{"--fast", "status"}, "unknown flag: --fast"},
 		"an argument is missing": {[]string{"state", "verify"}, `FILE is missing, as in "program state verify a.json"`},
@@ -52,7 +52,7 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		"a flag of all commands": {[]string{"status", "--kubecfg=x"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},
 		"no flag is near":        {[]string{"status", "--fast"}, "unknown flag: --fast"},
 		"no flag that is hidden": {[]string{"status", "--secrte"}, "unknown flag: --secrte"},
-		"a letter":               {[]string{"status", "-x"}, "unknown shorthand flag: 'x' in -x"},
+		"a letter":               {[]string{"status", "-x"}, "unknown shorthand flag: 'x' in -x; usage: program status [flags]"},
 		"a value is missing":     {[]string{"status", "--output"}, "flag needs an argument: --output"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,7 +87,7 @@ func (c Config) doubtful() (warnings []string) {
 	warn("guaranteedHeadroom", c.Profile != ProfileNUMA && c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
 		"has no effect on pods without annotation: memoryReservationPolicy is None")
 	warn("cacheRoom", c.Profile != ProfileNUMA && c.CacheRoom > 0 && !c.StallGuard, "has no effect: "+noCacheRoom)
-	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
+	hard, _ := threshold(c.EvictionHard[memoryAvailable], math.MaxInt64)
 	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
 	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.DryRun(), "has no effect: under profile Observe nothing is refused")
 	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.onUnsatisfiable() == Unpinned && !c.DryRun() && c.MemoryManagerPolicy != MemoryManagerNone, "has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned")

@@ -94,15 +94,7 @@ func reserved(list map[string]string, resource string) uint64 {
 	return bytes
 }
 
-// evictionThreshold is evictionHard's memory.available in bytes; "0%" and "100%" are none, as for the kubelet, and so is a
-// list without it.
-func evictionThreshold(evictionHard map[string]string, capacity uint64) (uint64, error) {
-	if text, ok := evictionHard[memoryAvailable]; ok {
-		return threshold(text, capacity)
-	}
-	return 0, nil
-}
-
+// threshold is an eviction signal's in bytes; "0%" and "100%" are none, as for the kubelet.
 func threshold(text string, capacity uint64) (uint64, error) {
 	percent, isPercent := strings.CutSuffix(text, "%")
 	if !isPercent {

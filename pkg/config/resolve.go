@@ -102,7 +102,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		PageSize:           uint64(m.PageSize),
 	}
 	r.Eviction = keep.eviction
-	r.SoftEviction, _ = evictionThreshold(c.Origin.EvictionSoft, m.MemTotal) // the kubelet does not start with a wrong one
+	r.SoftEviction, _ = threshold(c.Origin.EvictionSoft[memoryAvailable], m.MemTotal) // the kubelet does not start with a wrong one
 	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
 	if r.Static {
 		r.Warnings = append(r.Warnings, c.warnAboutCPUs()...)
@@ -154,7 +154,7 @@ type sums struct {
 }
 
 func (c Config) sums(m machine.Machine) (sums, error) {
-	eviction, _ := evictionThreshold(c.EvictionHard, m.MemTotal) // valid by now
+	eviction, _ := threshold(c.EvictionHard[memoryAvailable], m.MemTotal) // valid by now, or not there
 	s := sums{reserved(c.KubeReserved, "memory"), reserved(c.SystemReserved, "memory"), eviction}
 	if s.total() >= m.MemTotal {
 		return sums{}, c.Errorf(s.largest(), "%s leave nothing of the machine's memory of %s", s, amount(m.MemTotal))

@@ -288,7 +288,7 @@ func TestReservedMemoryAloneStandsForItself(t *testing.T) {
 // TestEvictionPercentage: the kubelet multiplies with a 32-bit fraction.
 func TestEvictionPercentage(t *testing.T) {
 	for text, want := range map[string]uint64{"5%": 429496736, "0%": 0, "100%": 0, "100Mi": 100 << 20, "0.5%": 42949672} {
-		got, err := evictionThreshold(map[string]string{"memory.available": text}, 8<<30)
+		got, err := threshold(text, 8<<30)
 		if err != nil || got != want {
 			t.Errorf("%s of 8Gi = %d, %v, want %d", text, got, err, want)
 		}

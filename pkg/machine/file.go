@@ -108,6 +108,9 @@ func (f file) machine(doc *strictyaml.Document) (Machine, error) {
 
 func (f fileNode) node(doc *strictyaml.Document, path string, nodes int) (Node, error) {
 	node := Node{ID: *f.ID, Memory: uint64(f.Memory), Distances: f.Distances}
+	if node.Memory > 0 && node.Memory < 1<<20 {
+		return Node{}, doc.Errorf(path+".memory", "%s is in bytes; want for example 64Gi", doc.Text(path+".memory"))
+	}
 	cpus, err := ParseCPUs(f.CPUs)
 	if err != nil {
 		return Node{}, doc.Errorf(path+".cpus", "%v", err)

@@ -49,6 +49,7 @@ func TestBadMachineFileIsOneClearError(t *testing.T) {
 		"id twice":            {"nodes:\n- {id: 0, memory: 1Gi}\n- {id: 0, memory: 1Gi}", "m.yaml:3: nodes[1].id: node 0 is there twice"},
 		"id a text":           {"nodes: [{id: one, memory: 1Gi}]", `m.yaml:1: nodes[0].id: want a whole number, got "one"`},
 		"memory negative":     {"nodes: [{id: 0, memory: -1}]", `m.yaml:1: nodes[0].memory: "-1" is negative`},
+		"memory in bytes":     {"nodes: [{id: 0, memory: 64}]", `m.yaml:1: nodes[0].memory: 64 is in bytes; want for example 64Gi`},
 		"memory fraction":     {"nodes: [{id: 0, memory: 0.5}]", `m.yaml:1: nodes[0].memory: "0.5" is not a whole number of bytes`},
 		"memory overflow":     {"nodes: [{id: 0, memory: 8Ei}]", `m.yaml:1: nodes[0].memory: "8Ei" is more than a signed 64-bit number of bytes`},
 		"memory sum overflow": {"nodes:\n- {id: 0, memory: 7Ei}\n- {id: 1, memory: 7Ei}", "m.yaml:3: nodes[1].memory: the nodes together have more than a signed 64-bit number of bytes"},

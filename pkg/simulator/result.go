@@ -180,10 +180,6 @@ func (c *Container) read(spec *rspec.LinuxResources) (err error) {
 			c.NUMANodes = nodes.IDs()
 		}
 	}
-	if spec.Memory != nil && spec.Memory.Limit != nil && *spec.Memory.Limit > 0 {
-		limit := uint64(*spec.Memory.Limit)
-		c.Memory.Max = &limit
-	}
 	for key, to := range map[string]**uint64{"memory.min": &c.Memory.Min, "memory.low": &c.Memory.Low, "memory.high": &c.Memory.High} {
 		if *to, err = value(spec.Unified[key]); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
