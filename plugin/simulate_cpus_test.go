@@ -120,7 +120,7 @@ func TestNodesThatCannotBeSimulated(t *testing.T) {
 		"reserved is no list":     {"", "", []string{"--reserved-cpus", "a-b"}, `--reserved-cpus: CPU list "a-b" is not in the form 0-3,8`},
 		"reserved is not there":   {"", "", []string{"--reserved-cpus", "99"}, `--reserved-cpus: CPU list "99": no NUMA node has CPU 99`},
 		"reserved in the file":    {"reservedSystemCPUs: 0-99\n", "", nil, `machine.yaml:2: reservedSystemCPUs: CPU list "0-99": no NUMA node has CPU 32-99`},
-		"reserved CPU is no CPU":  {"", "systemReserved: {cpu: many}\n", nil, `systemReserved.cpu: "many" is not a quantity such as 64Mi, 2G or 4096`},
+		"reserved CPU is no CPU":  {"", "systemReserved: {cpu: many}\n", nil, `systemReserved: cpu "many" is not a number of CPUs; want for example 2 or 500m`},
 		"unknown policy in file":  {"cpuManagerPolicy: Static\n", "", nil, `machine.yaml:2: cpuManagerPolicy: "Static": want none or static`},
 		"threads that do not fit": {"threadsPerCore: 3\n", "", nil, "machine.yaml:2: threadsPerCore: the 16 CPUs of NUMA node 0 are no cores of 3 threads"},
 		"no threads":              {"threadsPerCore: 0\n", "", nil, "machine.yaml:2: threadsPerCore: want 1 to 8, got 0"},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // placementKeys do nothing where nothing is placed.
@@ -61,6 +62,9 @@ func (c Config) doubtful() (warnings []string) {
 			text := c.places.doc.Text(key)
 			bytes, err := strconv.Atoi(text)
 			warn(key, err == nil && bytes > 0 && bytes < 1<<20, "%s is in bytes, did you mean %[1]sMi?", text)
+		} else if slices.Contains([]string{"kubeReserved", "systemReserved", "evictionHard"}, firstKey(key)) {
+			_, err := quantity.ParseRoundedUp(strings.TrimSuffix(c.places.doc.Text(key), "%"))
+			warn(key, err != nil, "%v, and no kubelet starts with it", err)
 		}
 	}
 	for _, key := range qosKeys {

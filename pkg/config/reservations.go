@@ -35,7 +35,7 @@ func (c Config) validateReservations() error {
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionHard)) {
 		if _, err := threshold(c.EvictionHard[signal], math.MaxInt64); !slices.Contains(signals, signal) {
 			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s%s", strictyaml.Quote(signal), spelling.HintOr(signal, signals)))
-		} else if err != nil {
+		} else if err != nil && signal == memoryAvailable {
 			errs = append(errs, c.Errorf("evictionHard."+signal, "%v", err))
 		}
 	}
@@ -49,9 +49,10 @@ func (c Config) validateReserved(key string, reserved map[string]string) error {
 		if !isMemoryType(resource) { // CPUs have fractions
 			parse = quantity.ParseRoundedUp
 		}
-		if _, err := parse(reserved[resource]); !isMemoryType(resource) && !slices.Contains(reservable, resource) {
+		switch _, err := parse(reserved[resource]); {
+		case !isMemoryType(resource) && !slices.Contains(reservable, resource):
 			errs = append(errs, c.Errorf(key, "unknown resource %s%s", strictyaml.Quote(resource), spelling.HintOr(resource, reservable)))
-		} else if err != nil {
+		case err != nil && (isMemoryType(resource) || c.places != nil && c.places.taken[key]): // in our file it does not count, and is a warning
 			errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 		}
 	}

@@ -385,6 +385,8 @@ func TestDoubtfulKeys(t *testing.T) {
 		"maxMigrationBytes: 512":                                                                            "c.yaml:1: maxMigrationBytes: 512 is in bytes, did you mean 512Mi?",
 		"evictionHard: {memory.available: 100}":                                                             "c.yaml:1: evictionHard.memory.available: 100 is in bytes, did you mean 100Mi?\nreservedMemory is not set: kubeReserved 0 + systemReserved 0 + evictionHard 100 = 100 bytes are spread over the NUMA nodes in proportion to their memory: 0:memory=100",
 		"maxMigrationBytes: 1048576":                                                                        "",
+		"profile: QoS\nevictionHard: {memory.available: 100Mi, nodefs.available: 10%, imagefs.available: foo}":            `c.yaml:2: evictionHard.imagefs.available: "foo" is not a quantity such as 64Mi, 2G or 4096, and no kubelet starts with it`,
+		"profile: QoS\nkubeReserved: {cpu: 500m, pid: '1000'}\nsystemReserved: {cpu: -1}":                   `c.yaml:3: systemReserved.cpu: "-1" is negative, and no kubelet starts with it`,
 		"maxMigrationBytes: 0":                                                                              "",
 		"annotationRules: [{namespaces: [a, '*']}, {labels: {a: b}}]":                                       "c.yaml:1: annotationRules[1]: has no effect: annotationRules[0] matches all pods",
 		"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.95}]":                               "c.yaml:1: annotationRules[0].minimumThrottlingFactor: 0.95 is above memoryThrottlingFactor 0.9: pods without the annotation have a smaller factor than any that they may choose",

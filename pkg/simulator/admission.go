@@ -56,7 +56,10 @@ func NewAdmission(of machine.Description, resolved config.Resolved) (*Admission,
 	if of.MaxPods > 0 {
 		a.allocatable[corev1.ResourcePods] = int64(of.MaxPods)
 	}
-	reserved := cpuReservation(of, resolved.Config)
+	reserved, err := cpuReservation(of, resolved.Config)
+	if err != nil {
+		return nil, err
+	}
 	if cpus := of.CPUs().Size(); cpus > 0 {
 		a.allocatable[corev1.ResourceCPU] = max(int64(cpus)*1000-reserved, 0)
 	}
@@ -77,27 +80,30 @@ func NewAdmission(of machine.Description, resolved config.Resolved) (*Admission,
 		}
 	}
 	a.allocatable[corev1.ResourceMemory] = max(memory, 0)
-	if of.CPUManagerPolicy != machine.CPUsStatic {
-		return a, nil
+	if of.CPUManagerPolicy == machine.CPUsStatic {
+		a.cpus, err = newCPUManager(of, resolved.Config, reserved)
 	}
-	var err error
-	a.cpus, err = newCPUManager(of, resolved.Config, reserved)
 	return a, err
 }
 
 // cpuReservation is what the kubelet keeps of the CPUs, in thousandths: reservedSystemCPUs, or else kubeReserved and
 // systemReserved.
-func cpuReservation(of machine.Description, c config.Config) (milli int64) {
+func cpuReservation(of machine.Description, c config.Config) (milli int64, err error) {
 	if number := of.ReservedSystemCPUs.Size(); number > 0 {
-		return int64(number) * 1000
+		return int64(number) * 1000, nil
 	}
-	for _, list := range []map[string]string{c.KubeReserved, c.SystemReserved} {
-		if text, named := list[string(corev1.ResourceCPU)]; named {
-			cpus := resource.MustParse(text) // it is valid
-			milli += cpus.MilliValue()
+	for key, list := range map[string]map[string]string{"kubeReserved": c.KubeReserved, "systemReserved": c.SystemReserved} {
+		text, named := list[string(corev1.ResourceCPU)]
+		if !named {
+			continue
 		}
+		cpus, err := resource.ParseQuantity(text)
+		if err != nil || cpus.Sign() < 0 {
+			return 0, c.Errorf(key, "cpu %q is not a number of CPUs; want for example 2 or 500m", text)
+		}
+		milli += cpus.MilliValue()
 	}
-	return milli
+	return milli, nil
 }
 
 // Admit admits a pod, which then has its resources until Release. The error is a *Rejection.
