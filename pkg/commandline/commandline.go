@@ -55,10 +55,7 @@ func flagError(cmd *cobra.Command, args []string, err error) error {
 		return NoArgs(cmd, cmd.Flags().Args())
 	}
 	var unknown *pflag.NotExistError
-	switch {
-	case !errors.As(err, &unknown):
-		return err
-	case unknown.GetSpecifiedShortnames() != "":
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
 	}
 	var names []string

@@ -53,7 +53,7 @@ func TestWhatIsNearIsSuggested(t *testing.T) {
 		"no flag is near":        {[]string{"status", "--fast"}, "unknown flag: --fast"},
 		"no flag that is hidden": {[]string{"status", "--secrte"}, "unknown flag: --secrte"},
 		"a letter":               {[]string{"status", "-x"}, "unknown shorthand flag: 'x' in -x; usage: program status [flags]"},
-		"a value is missing":     {[]string{"status", "--output"}, "flag needs an argument: --output"},
+		"a value is missing":     {[]string{"status", "--output"}, "flag needs an argument: --output; usage: program status [flags]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := program()

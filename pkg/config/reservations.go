@@ -45,14 +45,13 @@ func (c Config) validateReservations() error {
 func (c Config) validateReserved(key string, reserved map[string]string) error {
 	var errs []error
 	for _, resource := range slices.Sorted(maps.Keys(reserved)) {
-		parse := quantity.Parse
-		if !isMemoryType(resource) { // CPUs have fractions
-			parse = quantity.ParseRoundedUp
-		}
-		switch _, err := parse(reserved[resource]); {
-		case !isMemoryType(resource) && !slices.Contains(reservable, resource):
+		if isMemoryType(resource) {
+			if _, err := quantity.Parse(reserved[resource]); err != nil {
+				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
+			}
+		} else if !slices.Contains(reservable, resource) {
 			errs = append(errs, c.Errorf(key, "unknown resource %s%s", strictyaml.Quote(resource), spelling.HintOr(resource, reservable)))
-		case err != nil && (isMemoryType(resource) || c.places != nil && c.places.taken[key]): // in our file it does not count, and is a warning
+		} else if _, err := quantity.ParseRoundedUp(reserved[resource]); err != nil && c.places != nil && c.places.taken[key] { // of ours a warning
 			errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 		}
 	}

@@ -174,12 +174,10 @@ func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	}
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
-		OOMScoreAdj: n.oomScoreAdj(pod, spec), Defaults: defaults, uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
+		OOMScoreAdj: n.oomScoreAdj(pod, spec), Defaults: defaults, uid: string(pod.UID), hugepages: n.hugepages(pod, spec), Memory: Memory{Request: uint64(spec.Resources.Requests.Memory().Value())},
 	}
-	note.Memory.Request = uint64(spec.Resources.Requests.Memory().Value())
-	limited := limits(pod, spec)
-	if limit := uint64(limited.Memory().Value()); limit > 0 {
-		note.Memory.Max = &limit
+	if limit := limits(pod, spec)[corev1.ResourceMemory]; limit.Sign() > 0 {
+		note.Memory.Max = new(uint64(limit.Value()))
 	}
 	if bytes, limited := memoryLimit(pod); limited {
 		note.podMax = uint64(bytes)

@@ -36,10 +36,7 @@ func (r *Result) writeContainers(b *strings.Builder) {
 	}
 	var rows []string
 	for _, c := range r.Containers {
-		admitted := "yes"
-		if !c.Admitted {
-			admitted = "NO"
-		}
+		admitted := map[bool]string{true: "yes", false: "NO"}[c.Admitted]
 		rows = append(rows, fmt.Sprintf("%s/%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted,
 			cpus(tables.OrDash(c.CpusetCpus)), tables.OrDash(c.CpusetMems), tables.Range(c.Memory.Request, c.requestError), tables.OrDash(c.Memory.RequestSource), tables.Value(c.Memory.Min),
 			tables.Value(c.Memory.Low), tables.Value(c.Memory.High), tables.Value(c.Memory.Max)))
