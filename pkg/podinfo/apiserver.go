@@ -40,12 +40,12 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 	if node == "" {
 		return nil, fmt.Errorf("watch pods in the API server: the node's name is not known: set NODE_NAME")
 	}
-	// Unlike our other clients it speaks protobuf, and decodes only the fields that are kept of a pod.
+	// Unlike our other clients it speaks protobuf.
 	scheme := apiserver.Scheme(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	config = rest.CopyConfig(config)
 	config.APIPath = "/api"
 	config.GroupVersion = &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = projected{serializer.NewCodecFactory(scheme).WithoutConversion()}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	if config.UserAgent == "" {

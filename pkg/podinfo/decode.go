@@ -25,11 +25,7 @@ const (
 // decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
 func decode(data []byte) (*pods.Pod, error) {
 	var pod corev1.Pod
-	small, err := podFields.of(data)
-	if err == nil {
-		err = pod.Unmarshal(small)
-	}
-	if err != nil {
+	if err := pod.Unmarshal(data); err != nil {
 		return nil, fmt.Errorf("decode v1.Pod of %d bytes: %w", len(data), err)
 	}
 	return FromPod(&pod), nil
