@@ -133,7 +133,7 @@ type cache[K comparable, V any] struct {
 	values map[K]V
 }
 
-// mostCached is more devices, and more pods, than a node has.
+// mostCached is more pods, and more claims, than a node has.
 const mostCached = 1024
 
 func (c *cache[K, V]) get(key K) (V, bool) {

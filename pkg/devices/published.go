@@ -10,9 +10,10 @@ import (
 
 // published is what is kept of a ResourceSlice.
 type published struct {
-	driver, pool string
-	generation   int64
-	nodes        map[string]nodeset.Set // by device; one that is on no node is left out
+	slice, driver, pool string
+	generation          int64
+	nodes               map[string]nodeset.Set // by device; one that is on no node is left out
+	strange             string                 // names a device on a node that the machine does not have, which is left out
 }
 
 // numaAttributes are the names of the attribute with a device's NUMA node, in their order: Kubernetes' own, standard from 1.37, the
@@ -23,17 +24,16 @@ func numaAttributes(driver string) []resourceapi.QualifiedName {
 	}
 }
 
-// readSlice keeps the NUMA nodes of a slice's devices. strange names a device on a node that the machine does not have, which is
-// left out.
-func readSlice(slice *resourceapi.ResourceSlice, machine nodeset.Set) (kept published, strange string) {
-	kept = published{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name, generation: slice.Spec.Pool.Generation}
+// read keeps the NUMA nodes of a slice's devices.
+func (s *Slices) read(slice *resourceapi.ResourceSlice) published {
+	kept := published{slice: slice.Name, driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name, generation: slice.Spec.Pool.Generation}
 	names := numaAttributes(kept.driver)
 	for i := range slice.Spec.Devices[:min(len(slice.Spec.Devices), resourceapi.ResourceSliceMaxDevices)] {
 		device := &slice.Spec.Devices[i]
-		nodes, err := numaNodes(device.Attributes, names, machine)
+		nodes, err := numaNodes(device.Attributes, names, s.Nodes)
 		switch {
 		case err != nil:
-			strange = fmt.Sprintf("device %s in pool %s: %v", device.Name, kept.pool, err)
+			kept.strange = fmt.Sprintf("device %s in pool %s: %v", device.Name, kept.pool, err)
 		case !nodes.Empty():
 			if kept.nodes == nil {
 				kept.nodes = map[string]nodeset.Set{}
@@ -41,7 +41,7 @@ func readSlice(slice *resourceapi.ResourceSlice, machine nodeset.Set) (kept publ
 			kept.nodes[device.Name] = nodes
 		}
 	}
-	return kept, strange
+	return kept
 }
 
 // numaNodes reads the first of the attributes that is there: a node, or a list of nodes that the device is near. Drivers publish -1

@@ -2,7 +2,6 @@ package devices
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,15 +10,10 @@ import (
 	"github.com/sirupsen/logrus"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	clientcache "k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -52,7 +46,6 @@ type Slices struct {
 
 	mu        sync.Mutex
 	published map[string]published // by the slice's name
-	placed    int                  // devices on a node in all of published
 	listed    bool                 // the first list is complete
 	tried     bool                 // an attempt to list or watch has ended
 	err       error                // of the last attempt
@@ -77,7 +70,6 @@ const (
 	mostSlices = 128
 	// mostClaims bounds the claims of a container that are looked at.
 	mostClaims = 32
-	pageSize   = 50
 )
 
 // NewSlices returns Slices that know nothing until they Run.
@@ -93,42 +85,16 @@ func NewSlices(o SlicesOptions) *Slices {
 
 // Run follows the slices until ctx ends.
 func (s *Slices) Run(ctx context.Context) error {
-	silent := klog.New(nil) // Log has failures, once
-	reflector := clientcache.NewReflectorWithOptions(
-		&clientcache.ListWatch{ListWithContextFunc: s.list, WatchFuncWithContext: s.watch},
-		&resourceapi.ResourceSlice{}, sliceStore{s},
-		clientcache.ReflectorOptions{Name: "resourceslices", Logger: &silent, Backoff: s.backoff})
-	reflector.WatchListPageSize = pageSize
-	reflector.RunWithContext(klog.NewContext(ctx, silent))
+	apiserver.Followed[*resourceapi.ResourceSlice, published]{
+		Client: s.Client, Resource: "resourceslices", Field: resourceapi.ResourceSliceSelectorNodeName, Value: s.Node,
+		Object: &resourceapi.ResourceSlice{}, List: &resourceapi.ResourceSliceList{}, Backoff: s.backoff,
+		Small: s.read, Put: s.put, Drop: s.drop, Replace: s.replace, Attempted: s.attempted,
+	}.Run(ctx)
 	return nil
 }
 
-func (s *Slices) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	list := &resourceapi.ResourceSliceList{}
-	err := s.request(options).Do(ctx).Into(list)
-	s.attempted(ctx, err)
-	return list, err
-}
-
-func (s *Slices) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	options.Watch = true
-	w, err := s.request(options).Watch(ctx)
-	if options.SendInitialEvents == nil || !apierrors.IsInvalid(err) { // a server that cannot stream the list is asked for it
-		s.attempted(ctx, err)
-	}
-	return w, err
-}
-
-func (s *Slices) request(options metav1.ListOptions) *rest.Request {
-	options.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, s.Node).String()
-	return s.Client.Get().Resource("resourceslices").VersionedParams(&options, metav1.ParameterCodec)
-}
-
 // attempted notes how an attempt to reach the API server ended.
-func (s *Slices) attempted(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
+func (s *Slices) attempted(err error) {
 	s.mu.Lock()
 	news := !s.tried || (s.err == nil) != (err == nil)
 	s.tried, s.err = true, err
@@ -159,7 +125,12 @@ func (s *Slices) any() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.placed > 0
+	for _, p := range s.published {
+		if len(p.nodes) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // devices are those of a container's claims that are known to be on a node. A claim is read in the API server where the kubelet names
@@ -238,122 +209,49 @@ func (s *Slices) allocated(ctx context.Context, of claimOfPod) (devices []claime
 	return devices
 }
 
-// take keeps what a slice says.
-func (s *Slices) take(name string, p published, strange string) {
+// put keeps what a slice says.
+func (s *Slices) put(p published) {
 	if p.driver == s.Own {
 		return
 	}
 	s.mu.Lock()
-	_, known := s.published[name]
+	_, known := s.published[p.slice]
 	tooMany := !known && len(s.published) >= mostSlices
 	if !tooMany {
-		s.placed += len(p.nodes) - len(s.published[name].nodes)
-		s.published[name] = p
+		s.published[p.slice] = p
 	}
 	news := tooMany && !s.full
 	s.full = s.full || tooMany
-	wrong := strange != "" && !s.strange[p.driver] && len(s.strange) < mostSlices
+	wrong := p.strange != "" && !s.strange[p.driver] && len(s.strange) < mostSlices
 	if wrong {
 		s.strange[p.driver] = true
 	}
 	s.mu.Unlock()
 	if news {
-		s.Log.WithField("slice", name).Warnf("this node has more than %d ResourceSlices: the NUMA nodes in the others are not known", mostSlices)
+		s.Log.WithField("slice", p.slice).Warnf("this node has more than %d ResourceSlices: the NUMA nodes in the others are not known", mostSlices)
 	}
 	if wrong {
-		s.Log.WithFields(logrus.Fields{"driver": p.driver, "slice": name}).Warnf("the NUMA node in a ResourceSlice is ignored: %s", strange)
+		s.Log.WithFields(logrus.Fields{"driver": p.driver, "slice": p.slice}).Warnf("the NUMA node in a ResourceSlice is ignored: %s", p.strange)
 	}
 }
 
-func (s *Slices) drop(name string) {
+func (s *Slices) drop(p published) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.placed -= len(s.published[name].nodes)
-	delete(s.published, name)
+	delete(s.published, p.slice)
 }
 
-// sliceStore takes what client-go's reflector reads and keeps only the devices on a node.
-type sliceStore struct{ *Slices }
-
-// smallSlice is a slice while a streamed list is being collected: the reflector wants its name.
-type smallSlice struct {
-	metav1.ObjectMeta
-	published
-	strange string
-}
-
-func (s sliceStore) small(object any) (*smallSlice, error) {
-	switch o := object.(type) {
-	case *resourceapi.ResourceSlice:
-		small := &smallSlice{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
-		small.published, small.strange = readSlice(o, s.Nodes)
-		return small, nil
-	case *smallSlice:
-		return o, nil
-	}
-	return nil, fmt.Errorf("take a ResourceSlice from the API server: it is a %T", object)
-}
-
-// Transformer makes slices small while the reflector collects a streamed list.
-func (s sliceStore) Transformer() clientcache.TransformFunc {
-	return func(object any) (any, error) {
-		if _, ok := object.(*resourceapi.ResourceSlice); !ok {
-			return object, nil
-		}
-		return s.small(object)
-	}
-}
-
-// Add takes in a new slice.
-func (s sliceStore) Add(object any) error {
-	small, err := s.small(object)
-	if err == nil {
-		s.take(small.Name, small.published, small.strange)
-	}
-	return err
-}
-
-// Update takes in a slice that has changed.
-func (s sliceStore) Update(object any) error { return s.Add(object) }
-
-// Delete drops a slice.
-func (s sliceStore) Delete(object any) error {
-	small, err := s.small(object)
-	if err == nil {
-		s.drop(small.Name)
-	}
-	return err
-}
-
-// Replace takes in all the slices that there are.
-func (s sliceStore) Replace(objects []any, _ string) error {
-	there := make([]*smallSlice, len(objects))
-	for i, object := range objects {
-		small, err := s.small(object)
-		if err != nil {
-			return err
-		}
-		there[i], objects[i] = small, nil // not needed any more, and large
-	}
-	for _, name := range s.names() {
-		if !slices.ContainsFunc(there, func(small *smallSlice) bool { return small.Name == name }) {
-			s.drop(name)
-		}
-	}
-	for _, small := range there {
-		s.take(small.Name, small.published, small.strange)
+// replace keeps all the slices that there are.
+func (s *Slices) replace(all []published) {
+	s.mu.Lock()
+	maps.DeleteFunc(s.published, func(name string, _ published) bool {
+		return !slices.ContainsFunc(all, func(p published) bool { return p.slice == name })
+	})
+	s.mu.Unlock()
+	for _, p := range all {
+		s.put(p)
 	}
 	s.mu.Lock()
 	s.listed = true
 	s.mu.Unlock()
-	return nil
-}
-
-// Resync has nothing to do.
-func (sliceStore) Resync() error { return nil }
-
-func (s *Slices) names() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.published))
 }

@@ -76,12 +76,12 @@ func TestNUMANodesInASlice(t *testing.T) {
 		"a node below all":           {attributes{"dra.net/numaNode": at(-1 << 63)}, 0, "attribute dra.net/numaNode is -9223372036854775808"},
 		"another name, another type": {attributes{"numa": at(1), standard: {StringValue: &text}}, 0, ""},
 	} {
-		kept, strange := readSlice(sliceOf("s", "nic.example.com", map[string]attributes{"eth1": test.attributes}), nodeset.Of(0, 1))
+		kept := NewSlices(SlicesOptions{Nodes: nodeset.Of(0, 1)}).read(sliceOf("s", "nic.example.com", map[string]attributes{"eth1": test.attributes}))
 		if kept.nodes["eth1"] != test.want || len(kept.nodes) != test.want.Len() && test.want.Len() < 2 {
 			t.Errorf("%s: kept %v, want %s", name, kept.nodes, test.want)
 		}
-		if (strange == "") != (test.strange == "") || !strings.Contains(strange, test.strange) {
-			t.Errorf("%s: says %q, want %q", name, strange, test.strange)
+		if (kept.strange == "") != (test.strange == "") || !strings.Contains(kept.strange, test.strange) {
+			t.Errorf("%s: says %q, want %q", name, kept.strange, test.strange)
 		}
 	}
 }
@@ -330,9 +330,7 @@ func TestNewestGenerationOfAPool(t *testing.T) {
 	for generation, device := range []string{"eth1", "eth1", "eth2"} {
 		slice := sliceOf(fmt.Sprint("s", generation), "nic.example.com", map[string]attributes{device: {standard: at(int64(generation % 2))}})
 		slice.Spec.Pool.Generation = int64(generation)
-		if err := (sliceStore{s}).Add(slice); err != nil {
-			t.Fatal(err)
-		}
+		s.put(s.read(slice))
 	}
 	for range 100 {
 		if got := s.nodesOf(claimedDevice{"nic.example.com", "worker", "eth1"}); !got.Empty() {
@@ -348,17 +346,15 @@ func TestSlicesAreBounded(t *testing.T) {
 	log, said := logtest.NewNullLogger()
 	s := NewSlices(SlicesOptions{Node: "worker", Nodes: nodeset.Of(0, 1), Log: log})
 	add := func(slice *resourceapi.ResourceSlice) {
-		if err := (sliceStore{s}).Add(slice); err != nil {
-			t.Fatal(err)
-		}
+		s.put(s.read(slice))
 	}
 	for i := range mostSlices + 10 {
 		add(sliceOf(fmt.Sprint("s", i), "nic.example.com", map[string]attributes{fmt.Sprint("eth", i): {standard: at(1)}}))
 	}
 	add(sliceOf("s0", "nic.example.com", map[string]attributes{"eth0": {standard: at(9)}, "ethx": {standard: at(0)}}))
 	add(sliceOf("s0", "nic.example.com", map[string]attributes{"eth0": {standard: at(8)}, "ethx": {standard: at(0)}}))
-	if len(s.published) != mostSlices || s.placed != mostSlices {
-		t.Errorf("%d slices with %d devices are kept, want %d with one each", len(s.published), s.placed, mostSlices)
+	if len(s.published) != mostSlices || !s.any() {
+		t.Errorf("%d slices are kept, want %d; any is %v", len(s.published), mostSlices, s.any())
 	}
 	var lines []string
 	for _, entry := range said.AllEntries() {
@@ -369,9 +365,6 @@ func TestSlicesAreBounded(t *testing.T) {
 		"the NUMA node in a ResourceSlice is ignored: device eth0 in pool worker: attribute resource.kubernetes.io/numaNode is 9, this machine has the NUMA nodes 0-1",
 	}; !reflect.DeepEqual(lines, want) {
 		t.Errorf("the log says %q, want %q", lines, want)
-	}
-	if err := (sliceStore{s}).Add(&resourceapi.ResourceClaim{}); err == nil || err.Error() != "take a ResourceSlice from the API server: it is a *v1.ResourceClaim" {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -491,17 +484,13 @@ func TestNothingIsAskedWithoutSlices(t *testing.T) {
 		"unnamed": sliceOf("c", "nic.example.com", map[string]attributes{"eth1": maps.Clone(attributes{"mtu": at(1)})}),
 	} {
 		if slice != nil {
-			if err := (sliceStore{s}).Add(slice); err != nil {
-				t.Fatal(err)
-			}
+			s.put(s.read(slice))
 		}
 		if New(Options{Slices: s}).Wants(plain) {
 			t.Errorf("%s: a container without devices is asked about", name)
 		}
 	}
-	if err := (sliceStore{s}).Add(sliceOf("d", "nic.example.com", nic(1))); err != nil {
-		t.Fatal(err)
-	}
+	s.put(s.read(sliceOf("d", "nic.example.com", nic(1))))
 	if !New(Options{Slices: s}).Wants(plain) {
 		t.Error("a container that may have a network device is not asked about")
 	}

@@ -14,17 +14,7 @@ import (
 // sysfs knows on which NUMA node a device is: /sys/dev/char/MAJOR:MINOR and /sys/dev/block/MAJOR:MINOR lead to its folder, and
 // numa_node is there or in a folder above, that of the PCI function. -1 is a device of no node.
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci and .../sysfs-dev
-type sysfs struct {
-	root  string
-	cache cache[string, entry] // by link
-}
-
-// entry is a device as it was found. Its number may be another device's after a hot plug: its link has another target then.
-type entry struct {
-	target string
-	kind   string
-	nodes  nodeset.Set
-}
+type sysfs struct{ root string }
 
 // mostNodes bounds the device nodes of a container that are looked up.
 const mostNodes = 64
@@ -35,41 +25,32 @@ func (s *sysfs) devices(nodes []Node) (devices []topologymanager.Device) {
 		return nil
 	}
 	for _, node := range nodes[:min(len(nodes), mostNodes)] {
-		if e, ok := s.lookUp(node); ok && !e.nodes.Empty() {
-			devices = append(devices, topologymanager.NewDevice(e.kind, node.Path, SourceSysfs, e.nodes))
+		if kind, nodes := s.lookUp(node); !nodes.Empty() {
+			devices = append(devices, topologymanager.NewDevice(kind, node.Path, SourceSysfs, nodes))
 		}
 	}
 	return topologymanager.Join(devices)
 }
 
-// lookUp finds a device. One that sysfs does not have is on no node, and may be there the next time.
-func (s *sysfs) lookUp(node Node) (entry, bool) {
+// lookUp finds a device's kind and nodes. One that sysfs does not have is on no node.
+func (s *sysfs) lookUp(node Node) (kind string, nodes nodeset.Set) {
 	class := "char"
 	if node.Block {
 		class = "block"
 	}
-	link := filepath.Join(s.root, "dev", class, fmt.Sprintf("%d:%d", node.Major, node.Minor))
-	target, err := os.Readlink(link)
+	folder, err := filepath.EvalSymlinks(filepath.Join(s.root, "dev", class, fmt.Sprintf("%d:%d", node.Major, node.Minor)))
 	if err != nil {
-		return entry{}, false
+		return "", 0
 	}
-	if known, ok := s.cache.get(link); ok && known.target == target {
-		return known, true
-	}
-	folder, err := filepath.EvalSymlinks(link)
-	if err != nil {
-		return entry{}, false
-	}
-	found := entry{target: target, kind: class + " " + strconv.FormatInt(node.Major, 10)}
+	kind = class + " " + strconv.FormatInt(node.Major, 10)
 	if subsystem, err := os.Readlink(filepath.Join(folder, "subsystem")); err == nil {
-		found.kind = filepath.Base(subsystem)
+		kind = filepath.Base(subsystem)
 	}
-	found.nodes = s.nodesAbove(folder)
-	if group := filepath.Base(folder); found.nodes.Empty() && strings.HasPrefix(found.kind, "vfio") {
-		found.nodes = s.nodesOfGroup(group)
+	nodes = s.nodesAbove(folder)
+	if nodes.Empty() && strings.HasPrefix(kind, "vfio") {
+		nodes = s.nodesOfGroup(filepath.Base(folder))
 	}
-	s.cache.put(link, found)
-	return found, true
+	return kind, nodes
 }
 
 // nodesAbove is the node of a device's folder, or of the nearest one above that has one.

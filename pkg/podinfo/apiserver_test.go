@@ -147,23 +147,6 @@ spec: {containers: [{name: app, resources: {requests: {memory: 64Gi}}}]}`))
 	eventually(t, "the mirror's end", func() bool { return api.Len() == 1 })
 }
 
-func TestAPIStoreTakesOnlyPods(t *testing.T) {
-	store := &apiStore{server: newTestAPIServer(t, newPodServer(t)), changed: func(*pods.Pod) {}}
-	for name, err := range map[string]error{
-		"Add": store.Add(1), "Update": store.Update(1), "Delete": store.Delete(1), "Replace": store.Replace([]any{1}, ""),
-	} {
-		if err == nil || err.Error() != "take a pod from the API server: it is a int" {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-	if got, err := store.Transformer()(1); got != 1 || err != nil {
-		t.Errorf("got %v, %v", got, err)
-	}
-	if err := store.Resync(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestProviders(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")

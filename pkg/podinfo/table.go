@@ -47,6 +47,16 @@ func (t *table) drop(ref pods.Ref) {
 	delete(t.pods, ref)
 }
 
+// replace takes all pods that a source has.
+func (t *table) replace(all []*pods.Pod) {
+	refs := make(map[pods.Ref]struct{}, len(all))
+	for _, pod := range all {
+		refs[pod.Ref] = struct{}{}
+		t.put(pod)
+	}
+	t.keep(refs)
+}
+
 // keep drops all pods but these: a source has sent every pod that it has.
 func (t *table) keep(refs map[pods.Ref]struct{}) {
 	t.mu.Lock()
