@@ -61,7 +61,7 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 
 		"required, and fewer nodes would do": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi)},
 			"NotPreferred: policy best-effort, scope container: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs: " +
-				"node 1 has room, but only a container that gets all of nodes 0-1 may join those there:\n" +
+				"node 1 has room, but only a container that gets all of nodes 0-1 may join the containers there:\n" +
 				"node 0 (group 0-1): 0 of 15.5Gi free, 4Gi needed\nnode 1 (group 0-1): 11Gi of 15.5Gi free, 4Gi needed"},
 		"nothing stays of it": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi), EndPod{Pod: claimPod("large", ""), Gone: true},
 			claimed(required, "main", 4*gi)}, "0: pinned under best-effort"},
@@ -120,7 +120,7 @@ func TestWhoIsInTheWayOfARejection(t *testing.T) {
 			"default/first, container main, on node 0\nwhat helps: all of these containers end, or a request that one NUMA node has free",
 			"nodes 0-1 together have room, but containers use node 0 already"},
 		"on a group where one node is required": {"", []Event{first(20 * gi), required(4 * gi)},
-			"default/first, container main, on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but only a container that gets all of nodes 0-1 may join those there"},
+			"default/first, container main, on nodes 0-1\nwhat helps: all of these containers end", "node 1 has room, but only a container that gets all of nodes 0-1 may join the containers there"},
 		"on a group where one node is required (scope pod)": {"topologyManagerScope: pod", []Event{first(20 * gi), ofTwo},
 			"default/first, container main, on nodes 0-1\nwhat helps: all of these containers end",
 			"the pod's containers together, policy best-effort, scope pod: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs: node 1 has room"},

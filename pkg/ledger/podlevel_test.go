@@ -58,7 +58,7 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 			": not pinned: the pod's resources are its own, and the container is none of its spec", "", ""},
 		"required, and fewer nodes would do": {whole + "best-effort", []Event{claimed(claimPod("large", ""), "main", 20*gi), create(required, 6*gi, main, side)},
 			"NotPreferred: the pod's containers together, policy best-effort, scope pod: the pod's annotation numa is required: it could only have nodes 0-1, which are " +
-				"more than it needs: node 1 has room, but only a container that gets all of nodes 0-1 may join those there:\n" +
+				"more than it needs: node 1 has room, but only a container that gets all of nodes 0-1 may join the containers there:\n" +
 				"node 0 (group 0-1): 0 of 15.5Gi free, 6Gi needed\nnode 1 (group 0-1): 11Gi of 15.5Gi free, 6Gi needed", "", ""},
 		"no room for the pod": {whole + "single-numa-node", []Event{create(web, 20*gi, main, side)}, `TopologyAffinityError: the pod's containers together, ` +
 			`policy single-numa-node, scope pod: only nodes 0-1 together have room, not one by itself:

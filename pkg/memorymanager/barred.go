@@ -11,7 +11,7 @@ import (
 // Holder is a container whose allocation keeps others from NUMA nodes that have room.
 type Holder struct {
 	Pod, Container string      // UID and name
-	Nodes          nodeset.Set // the group, of which the container may have a part
+	Nodes          nodeset.Set // the group; the container may have a part of it
 	// More is how many containers beyond those named have nodes of the group. It is set for the last one named.
 	More int
 }
@@ -50,13 +50,13 @@ func (m *Manager) barred(c Container, towards nodeset.Set) (why, smaller string,
 	}
 	groups = m.groupsOn(nodes)
 	if nodes.Len() == 1 {
-		return fmt.Sprintf("%sonly a container that gets all of %s may join those there", why, groups[0].Named()), smaller, groups
+		return fmt.Sprintf("%sonly a container that gets all of %s may join the containers there", why, groups[0].Named()), smaller, groups
 	}
 	used := make([]string, len(groups))
 	for i, group := range groups {
 		used[i] = group.Named()
 	}
-	return fmt.Sprintf("%scontainers use %s already: a container gets several nodes only where nobody is, or where all who are there have exactly these nodes",
+	return fmt.Sprintf("%scontainers use %s already: a container gets several nodes only if they are unused, or if all containers on them have exactly these nodes",
 		why, strings.Join(used, " and ")), smaller, groups
 }
 
@@ -138,6 +138,9 @@ func (m *Manager) admits(c Container) bool {
 func (m *Manager) admitsLess(c Container) bool {
 	asked := c.Request
 	for id := range m.all.All() {
+		if m.groups[id].Len() > 1 {
+			continue // what it has free is for containers on the whole group
+		}
 		c.Request = slices.Clone(asked)
 		for i, amount := range asked {
 			c.Request[i].Bytes = min(amount.Bytes, m.availability(nodeset.Of(id), c, amount).Free)

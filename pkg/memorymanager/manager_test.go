@@ -177,7 +177,7 @@ func TestRejections(t *testing.T) {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 15*gi)}, c: app("b", gi+1),
 			reason: memorymanager.TopologyAffinityError,
 			err: "policy restricted, scope container: only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
-				"node 1 has room, but only a container that gets all of nodes 0-1 may join those there: " +
+				"node 1 has room, but only a container that gets all of nodes 0-1 may join the containers there: " +
 				"node 0 (group 0-1): 0 of 10Gi free, 1Gi needed; node 1 (group 0-1): 5Gi of 10Gi free, 1Gi needed",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
 			helps:   "all of these containers end",
@@ -186,7 +186,7 @@ func TestRejections(t *testing.T) {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", gi)}, c: app("b", 16*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
 			err: "policy restricted, scope container: nodes 0-1 together have room, but containers use node 0 already: " +
-				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
+				"a container gets several nodes only if they are unused, or if all containers on them have exactly these nodes: " +
 				"node 0: 9Gi of 10Gi free, 16Gi needed; node 1: 10Gi of 10Gi free, 16Gi needed",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0)}},
 			helps:   "all of these containers end, or a request that one NUMA node has free",
@@ -204,7 +204,7 @@ func TestRejections(t *testing.T) {
 			first: []memorymanager.Container{app("a", 6*gi), app("b", 6*gi), app("d", gi)}, c: app("e", 12*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
 			err: "policy best-effort, scope container: nodes 1-2 together have room, but containers use node 1 already: " +
-				"a container gets several nodes only where nobody is, or where all who are there have exactly these nodes: " +
+				"a container gets several nodes only if they are unused, or if all containers on them have exactly these nodes: " +
 				"node 0: 3Gi of 10Gi free, 12Gi needed; node 1: 4Gi of 10Gi free, 12Gi needed; node 2: 10Gi of 10Gi free, 12Gi needed",
 			holders: []memorymanager.Holder{{Pod: "b", Container: "c", Nodes: nodeset.Of(1)}},
 			helps:   "all of these containers end, or a request that one NUMA node has free",
@@ -281,8 +281,8 @@ func TestRejections(t *testing.T) {
 			nodes: plain(3), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 15*gi)},
 			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(8 * gi), CPUs: nodeset.Of(0)},
 			reason: memorymanager.TopologyAffinityError,
-			err: "the affinity 0-2 cuts through a group of NUMA nodes: containers use nodes 0-1 already: a container gets several nodes only where " +
-				"nobody is, or where all who are there have exactly these nodes: node 0",
+			err: "the affinity 0-2 cuts through a group of NUMA nodes: containers use nodes 0-1 already: a container gets several nodes only if " +
+				"they are unused, or if all containers on them have exactly these nodes: node 0",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
 			helps:   "all of these containers end",
 		},
@@ -306,7 +306,7 @@ func TestRejections(t *testing.T) {
 			nodes: plain(3), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 12*gi)},
 			c:       memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(1)},
 			reason:  memorymanager.TopologyAffinityError,
-			err:     "there is room on node 2, but its exclusive CPUs are on node 1: only a container that gets all of nodes 0-1 may join those there: node 0",
+			err:     "there is room on node 2, but its exclusive CPUs are on node 1: only a container that gets all of nodes 0-1 may join the containers there: node 0",
 			holders: []memorymanager.Holder{{Pod: "a", Container: "c", Nodes: nodeset.Of(0, 1)}},
 			helps:   "all of these containers end",
 		},
@@ -334,8 +334,8 @@ func TestRejections(t *testing.T) {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", gi)},
 			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(16 * gi), CPUs: nodeset.Of(0)},
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "nodes 0-1 together have room, but containers use node 0 already: a container gets several nodes only where nobody is, or where all who are " +
-				"there have exactly these nodes, and its exclusive CPUs are on node 0: node 0",
+			err: "nodes 0-1 together have room, but containers use node 0 already: a container gets several nodes only if they are unused, or if all containers on " +
+				"them have exactly these nodes, and its exclusive CPUs are on node 0: node 0",
 			helps: "a request that one NUMA node has free",
 		},
 		"a smaller request would not be placed where its CPUs are": {
