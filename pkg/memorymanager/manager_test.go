@@ -323,6 +323,13 @@ func TestRejections(t *testing.T) {
 			reason: memorymanager.UnexpectedAdmissionError, err: "nodes 0-1 together have room, but containers use node 0 already: ",
 			helps: "a request that one NUMA node has free",
 		},
+		"its own pod's container has the group": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 12*gi)},
+			c:      memorymanager.Container{Pod: "a", Name: "d", Request: memory(gi)},
+			reason: memorymanager.TopologyAffinityError,
+			err: "only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
+				"node 1 has room, but only a container that gets all of nodes 0-1 may join the containers there: node 0",
+		},
 		"its own pod's container and another's are on a part of them": {
 			nodes: plain(3), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 6*gi), app("b", 6*gi), app("d", 5*gi)},
 			c:      memorymanager.Container{Pod: "a", Name: "d", Request: memory(8 * gi)},

@@ -173,11 +173,11 @@ func (m *Manager) rejectNodes(c Container, why *refusal) *Rejection {
 	case ends:
 		r.Cause, r.Holders = strings.TrimSuffix(r.Cause+": "+barred, ": "), holders
 		r.Helps = strings.TrimSuffix("all of these containers end, or "+smaller, ", or ")
-	case r.Cause == noRoom && barred != "":
-		r.Cause, r.Helps = r.Cause+": "+barred, smaller
-		if where := m.misaligned(c); where != "" {
-			r.Cause += ", and " + where
+	case barred != "" && (r.Cause == noRoom || len(groups) > 0 && len(holders) == 0): // the pod's own containers have the groups
+		if where := m.misaligned(c); where != "" && r.Cause == noRoom {
+			barred += ", and " + where
 		}
+		r.Cause, r.Helps = r.Cause+": "+barred, smaller
 	}
 	r.Cause = strings.TrimPrefix(r.Cause, noRoom+": ")
 	for id := range m.all.All() {
