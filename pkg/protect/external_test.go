@@ -530,6 +530,25 @@ func TestAControllerOfAPodWithoutValues(t *testing.T) {
 	}
 }
 
+// The kernel does not tell that a cgroup is gone whose parent nobody watches: kubepods has no watch while nothing above the pods has values.
+func TestAPodWithoutValuesIsMadeAgain(t *testing.T) {
+	const pod = "kubepods/podb"
+	n := running(t, pod+"/one")
+	high := uint64(8192)
+	target := func(name string) []cgroup.Target {
+		return []cgroup.Target{{Cgroup: pod + "/" + name, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}}
+	}
+	err := errors.Join(n.Desire(target("one"), nil), n.Apply(t.Context()))
+	err = errors.Join(err, os.Rename(filepath.Join(n.Root(), pod), filepath.Join(n.Root(), "away")), os.MkdirAll(filepath.Join(n.Root(), pod, "two"), 0o755))
+	if err = errors.Join(err, n.Desire(target("two"), nil), n.Apply(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	n.holds(t, pod+"/two/memory.high", "8192")
+	resetFile(t, n, pod+"/two/memory.high")
+	n.overwrite(t, pod+"/cgroup.subtree_control", "+memory")
+	n.holds(t, pod+"/two/memory.high", "8192")
+}
+
 // Where the kernel's events cannot be read any more, files are compared in turn again.
 func TestWhatTheKernelNoLongerTellsIsComparedInTurn(t *testing.T) {
 	n := running(t, podG+"/one")

@@ -462,7 +462,8 @@ func (p *Protector) watch(part *part) {
 	}
 	part.watched = true // an event may reset it: the cgroup was recreated
 	if above := p.rows[path.Dir(part.cgroup)]; part.level == cgroup.LevelContainer && above != nil {
-		p.watch(above.parts[0]) // writes of its cgroup.subtree_control reset the container's files
+		above.parts[0].watched = false // it may have been made again, too, while nobody watched what is above it
+		p.watch(above.parts[0])        // writes of its cgroup.subtree_control reset the container's files
 	}
 	var err error
 	tell := p.onChange != nil && !part.abovePods() // earlier changes were not reported
