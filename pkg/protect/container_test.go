@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -263,10 +262,10 @@ func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
 	}
 }
 
-func TestReconcileLooksAtABoundedNumberOfRows(t *testing.T) {
+func TestReconcileComparesAllThatNobodyWatches(t *testing.T) {
 	n := newNode(t, nil)
 	pod := Pod{Path: mustPod(t, podG)}
-	for i := range 2*rowsPerPass + 10 {
+	for i := range 310 {
 		c := Container{Cgroup: fmt.Sprintf("%s/c%d", podG, i), Values: minimum(1)}
 		put(t, n.Root(), map[string]string{c.Cgroup + "/": ""})
 		pod.Containers = append(pod.Containers, c)
@@ -275,33 +274,8 @@ func TestReconcileLooksAtABoundedNumberOfRows(t *testing.T) {
 	for _, c := range pod.Containers {
 		n.overwrite(t, c.Cgroup+"/memory.min", "0")
 	}
-	repaired := 0
-	for range 3 {
-		n.clock = n.clock.Add(time.Second)
-		writes := len(first(n.reconcile(t)))
-		if repaired += writes; writes > rowsPerPass {
-			t.Errorf("repaired %d, want at most %d", writes, rowsPerPass)
-		}
-	}
-	if again := len(first(n.reconcile(t))); repaired != len(pod.Containers) || again != 0 {
-		t.Errorf("repaired %d and %d, want %d and none", repaired, again, len(pod.Containers))
-	}
-	// Those that end leave the others in their turn.
-	n.do(t, func() error {
-		return n.applyPart(t.Context(), nil, []string{pod.Containers[0].Cgroup, pod.Containers[len(pod.Containers)-1].Cgroup})
-	})
-	if left := n.containerRows(); left != 2*rowsPerPass+8 {
-		t.Errorf("%d containers", left)
-	}
-	began := n.clock
-	for range 3 {
-		n.clock = n.clock.Add(time.Second)
-		n.reconcile(t)
-	}
-	for _, r := range n.rows {
-		if r.any((*file).compared) && !r.compared.After(began) {
-			t.Errorf("%s has not been compared", r.cgroup)
-		}
+	if repaired := len(first(n.reconcile(t))); repaired != len(pod.Containers) {
+		t.Errorf("repaired %d, want %d", repaired, len(pod.Containers))
 	}
 }
 

@@ -549,8 +549,8 @@ func TestAPodWithoutValuesIsMadeAgain(t *testing.T) {
 	n.holds(t, pod+"/two/memory.high", "8192")
 }
 
-// Where the kernel's events cannot be read any more, files are compared in turn again.
-func TestWhatTheKernelNoLongerTellsIsComparedInTurn(t *testing.T) {
+// Where the kernel's events cannot be read any more, files are compared by the periodic check again.
+func TestWhatTheKernelNoLongerTellsIsComparedAgain(t *testing.T) {
 	n := running(t, podG+"/one")
 	high := uint64(8192)
 	target := cgroup.Target{Cgroup: podG + "/one", Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &high}}

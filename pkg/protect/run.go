@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// rowsPerPass bounds the pods and containers of one Reconcile, and the cgroups of one Prune.
-	rowsPerPass = 150
+	// prunedAtOnce bounds the cgroups of one Prune.
+	prunedAtOnce = 150
 	// comparePeriod is the time between two reads of watched files: inotify does not report a writer that keeps a file open.
 	comparePeriod = 30 * time.Minute
 )
@@ -35,9 +35,8 @@ func (p *Protector) Apply(ctx context.Context) error {
 	return errors.Join(s.ancestorErrs...)
 }
 
-// Reconcile compares cgroups with the desired values and repairs them: those that inotify does not watch or that failed before, and all
-// others each half hour. It takes all cgroups above the pods and a bounded number of pods and containers; the next call takes the next ones.
-// Slow writes are left to Run. It returns the time until a delayed repair is due; 0 means that none is.
+// Reconcile compares cgroups with the desired values and repairs them: those above the pods, those that inotify does not watch or that failed
+// before, and all others each half hour. Slow writes are left to Run. It returns the time until a delayed repair is due; 0 means that none is.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	return p.reconcile(ctx, periodic, p.nextRows)
 }
@@ -48,20 +47,14 @@ func (p *Protector) reconcile(ctx context.Context, within scope, rows func() []*
 	return s.next, errors.Join(s.ancestorErrs...)
 }
 
-// nextRows returns the rows of the next Reconcile: of the pods and containers those that were compared longest ago.
+// nextRows returns the rows of the next Reconcile.
 func (p *Protector) nextRows() (rows []*row) {
-	var many []*row
 	for _, r := range p.rows {
-		switch _, delayed := p.delayed[r]; {
-		case !delayed && r.idle() && p.now().Sub(r.compared) < comparePeriod:
-		case !delayed && !r.abovePods():
-			many = append(many, r)
-		default:
+		if _, delayed := p.delayed[r]; delayed || !r.idle() || p.now().Sub(r.compared) >= comparePeriod {
 			rows = append(rows, r)
 		}
 	}
-	slices.SortFunc(many, func(a, b *row) int { return a.compared.Compare(b.compared) })
-	return append(rows, many[:min(len(many), rowsPerPass)]...)
+	return rows
 }
 
 // Check compares cgroups with the desired values and repairs them at once, without backoff and however long the writes take. A cgroup that
@@ -152,7 +145,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 // Prune removes a bounded number of cgroups from the journal that are gone and whose end was missed.
 func (p *Protector) Prune() {
 	if p.journal != nil {
-		p.journal.prune(rowsPerPass, p.tree.Exists)
+		p.journal.prune(prunedAtOnce, p.tree.Exists)
 	}
 }
 
