@@ -195,6 +195,16 @@ func TestKillsAreFoundInTheCounters(t *testing.T) {
 		}, "app 1 container processes by web/app; beside 1 pod processes by web/beside"},
 		"a container that has gone":       {gone(1, 0), "app 1 container tmpfs by web/app"},
 		"a whole container that has gone": {gone(3, 1), "app 1 container tmpfs by web/app"},
+		"a container that has gone, beside one that is being created": {func(h *host) {
+			gone(1, 0)(h)
+			p := h.view.Pods[0]
+			p.Containers = append(p.Containers, ledger.ContainerView{Name: "app", ID: "id-next", Cgroup: podDir + "/next", State: ledger.Creating})
+		}, "app 1 container tmpfs by web/app"},
+		"one that is being created": {func(h *host) {
+			h.events(podDir, 0, 1, 1, 0)
+			p := h.view.Pods[0]
+			p.Containers = append(p.Containers, ledger.ContainerView{Name: "next", ID: "id-next", Cgroup: podDir + "/next", State: ledger.Created})
+		}, "next 1 container unknown by web/next"},
 		"two that have gone": {func(h *host) {
 			h.events(podDir, 0, 1, 1, 0)
 			h.remove(appDir)
@@ -708,6 +718,28 @@ func TestWhatCannotBeReadWhileWatched(t *testing.T) {
 			h.expect("")
 		})
 	}
+}
+
+// A kill that is read late may be older than a container that is being created.
+func TestAKillIsNoLaterContainers(t *testing.T) {
+	h := newHost(t)
+	failing := ""
+	r := h.recorder(cgroupfs.OnOpen(func(string, string) error {
+		if failing != "" {
+			return syscall.EMFILE
+		}
+		return nil
+	}))
+	h.sync(r, noon)
+	failing = "all"
+	h.events(podDir, 0, 1, 1, 0)
+	h.remove(besideID)
+	h.look(r, noon.Add(time.Minute))
+	h.view.Pods[0].Containers[1] = ledger.ContainerView{Name: "beside", ID: "id-next", Cgroup: podDir + "/next", State: ledger.Creating}
+	h.sync(r, noon.Add(2*time.Minute))
+	failing = ""
+	h.look(r, noon.Add(3*time.Minute))
+	h.expect(" 1 container unknown by web/")
 }
 
 // One container that can never be read keeps no other's kill from its verdict, which names it, and its own only until the pod ends.

@@ -96,11 +96,15 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 // that may still exist and could not be read. waits is their error if such kills may be theirs: until all can be read or the pod has ended,
 // those get no verdict.
 func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended bool) (victims []victim, whole Reading, unread []string, waits error) {
-	var gone []string
+	var gone, starting []string // starting ones perhaps have no cgroup yet
 	var others Held
 	var found counters
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
+		if err != nil && (c.view.State == ledger.Creating || c.view.State == ledger.Created) {
+			starting = append(starting, dir)
+			continue
+		}
 		if err != nil {
 			// A container that was created while the daemon was away may have been created after the kill.
 			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) &&
@@ -120,6 +124,9 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 			found = found.plus(since)
 		}
 		c.unread = false
+	}
+	if len(gone) == 0 && !away && p.unread.IsZero() { // it was killed before it had started, and not before it was created
+		gone = starting
 	}
 	slices.Sort(unread)
 	whole = r.level(p.cgroup, Pod, now)
