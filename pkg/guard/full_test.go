@@ -47,6 +47,33 @@ func TestFullBroken(t *testing.T) {
 	}
 }
 
+// The farther a heap is above memory.high, the longer each of its allocations sleeps (mm/memcontrol.c, mem_cgroup_handle_over_high): it grows, and
+// is stopped all the same.
+func TestAHeapAboveMemoryHighCreeps(t *testing.T) {
+	for name, test := range map[string]struct {
+		file  uint64 // page cache, bytes
+		some  time.Duration
+		grown uint64 // bytes
+		want  bool
+	}{
+		"it sleeps and grows":                      {some: time.Second, grown: 8 * mib, want: true},
+		"it sleeps seldom and grows":               {some: time.Second - 1, grown: 8 * mib},
+		"it sleeps seldom and hardly grows":        {some: time.Millisecond, grown: mib - 1, want: true},
+		"its page cache goes, and it sleeps":       {file: 32 * mib, some: 2 * time.Second, grown: 8 * mib},
+		"its page cache goes, and it hardly grows": {file: 32 * mib, some: 2 * time.Second, grown: mib - 1, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := Sample{At: time.Now(), Current: 70 * mib, File: test.file, SomeStall: time.Minute}
+			var b blind
+			b.stall(at, 64*mib, 0)
+			at.At, at.Current, at.SomeStall, at.HighEvents = at.At.Add(2*time.Second), at.Current+test.grown, at.SomeStall+test.some, 1
+			if b.stall(at, 64*mib, 0); b.stuck != test.want {
+				t.Errorf("stuck: %v, want %v", b.stuck, test.want)
+			}
+		})
+	}
+}
+
 // A container whose full does not advance gets no trigger. The kernel's count of its memory.high has it compared, and then it is given room as
 // on a kernel without pressure.
 func TestAContainerWithoutFullIsGivenRoom(t *testing.T) {

@@ -44,7 +44,7 @@ func (g *Guard) swap(cgroup string) (uint64, error) {
 
 // blind replaces the kernel's trigger for a container. If the kernel counts stalls but refuses triggers, as before 6.5 without
 // CAP_SYS_RESOURCE, the counter is read. Otherwise stall is estimated: time in which memory.high was hit, usage was at memory.high and hardly
-// grew, and reclaim freed nothing.
+// grew, and reclaim freed nothing. One beyond memory.high may grow as slowly as the kernel has it while some task sleeps most of the time.
 type blind struct {
 	counts bool
 	last   Sample
@@ -61,9 +61,10 @@ func (b *blind) stall(s Sample, high uint64, trigger time.Duration) time.Duratio
 		return s.FullStall
 	}
 	grown := s.Current - min(s.Current, last.Current)
+	creeps := s.beyond(high) && 2*(s.SomeStall-last.SomeStall) >= s.At.Sub(last.At)
 	b.stuck = !last.At.IsZero() && s.HighEvents > last.HighEvents &&
 		float64(s.Current) >= float64(high)*(1-slack) &&
-		grown < smallestStep && (s.beyond(high) || s.Reclaimed < last.Reclaimed+smallestStep)
+		(creeps || grown < smallestStep && (s.beyond(high) || s.Reclaimed < last.Reclaimed+smallestStep))
 	if b.stuck {
 		b.total += s.At.Sub(last.At)
 	}

@@ -172,8 +172,8 @@ func (n *simulation) standing() {
 	// what ends in one may be too little), watches who may swap for another one, and then raises in steps that double until the limit, or all
 	// that the node has, for which it gets two.
 	bound := 5 * guard.Defaults().Window
-	if n.kernel.fullStands() { // there it goes by memory.events, which do not tell who creeps from who gets on: nothing is promised of how soon
-		bound = 3 * time.Minute
+	if n.kernel.fullStands() { // there it notices by two comparisons first
+		bound *= 2
 	}
 	now := time.Now()
 	if n.trouble.calm(standing, now).Add(bound).After(now) {
