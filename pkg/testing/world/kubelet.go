@@ -183,6 +183,7 @@ type LivePod struct {
 	Sandboxes   []string // IDs, the newest last
 	Containers  []LiveContainer
 	Ending      bool
+	Unknown     bool // deleted by force while the pod API was silent, which has never told of it
 }
 
 // LiveContainer is a container that runs.

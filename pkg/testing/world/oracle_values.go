@@ -152,12 +152,12 @@ func (p LivePod) most(sum memoryQoS) uint64 {
 	return max(p.share(), sum.min+sum.low)
 }
 
-// containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet or writes its own
-// files just now is not judged, nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
+// containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet, whose pod is unknown or
+// that writes its own files just now is not judged, nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
 	limit, bound := n.limit(c), p.limitOf(c.Spec)
 	lost := limit == 0 && bound > 0
-	if c.Resizing || !n.runs(c) {
+	if c.Resizing || p.Unknown || !n.runs(c) {
 		return want, false
 	}
 	if limit != bound&^(page-1) && !lost { // somebody else's, which holds

@@ -17,11 +17,14 @@ import (
 type podAPI struct {
 	mu     sync.Mutex
 	pods   map[pods.Ref]*pods.Pod
+	told   map[pods.Ref]bool // to a client, once
 	silent bool
 	news   chan struct{} // closed and replaced at each change
 }
 
-func newPodAPI() *podAPI { return &podAPI{pods: map[pods.Ref]*pods.Pod{}, news: make(chan struct{})} }
+func newPodAPI() *podAPI {
+	return &podAPI{pods: map[pods.Ref]*pods.Pod{}, told: map[pods.Ref]bool{}, news: make(chan struct{})}
+}
 
 func (a *podAPI) change(how func()) {
 	a.mu.Lock()
@@ -33,6 +36,14 @@ func (a *podAPI) change(how func()) {
 
 func (a *podAPI) put(pod *pods.Pod)   { a.change(func() { a.pods[pod.Ref] = pod }) }
 func (a *podAPI) remove(ref pods.Ref) { a.change(func() { delete(a.pods, ref) }) }
+
+// nobodyKnows reports whether a pod is deleted that nobody was told of.
+func (a *podAPI) nobodyKnows(ref pods.Ref) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pods[ref] == nil && !a.told[ref]
+}
+
 func (a *podAPI) silence(silent bool) { a.change(func() { a.silent = silent }) }
 func (a *podAPI) client() *podAPIClient {
 	return &podAPIClient{podAPI: a, known: map[pods.Ref]*pods.Pod{}}
@@ -126,7 +137,7 @@ func (c *podAPIClient) next() (news <-chan struct{}, tell []*pods.Pod) {
 	}
 	for _, ref := range slices.SortedFunc(maps.Keys(c.pods), func(a, b pods.Ref) int { return cmp.Compare(a.UID, b.UID) }) {
 		if pod := c.pods[ref]; !c.connected || c.known[ref] != pod {
-			tell = append(tell, pod)
+			tell, c.told[ref] = append(tell, pod), true
 		}
 	}
 	c.known, c.connected = maps.Clone(c.pods), true
