@@ -108,9 +108,11 @@ func (n *simulation) valuesAsAsked(see seer) {
 	var want, burstable, most memoryQoS // of all pods, of the Burstable ones, and of all as their cgroups have it
 	for _, p := range n.kubelet.Pods() {
 		var sum, all memoryQoS
+		wants := map[string]uint64{} // by container
 		for _, c := range p.Containers {
 			v, judged := n.containerAsAsked(see, s, p, c)
 			all.min, all.low = all.min+v.min, all.low+v.low
+			wants[c.Spec.Name] += v.min + v.low
 			if judged {
 				sum.min, sum.low = sum.min+v.min, sum.low+v.low
 			}
@@ -119,7 +121,7 @@ func (n *simulation) valuesAsAsked(see seer) {
 		if have.min+page < sum.min || have.min+have.low+page < sum.min+sum.low {
 			see(protected, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d", have.min, have.low, sum.min, sum.low)
 		}
-		if most := p.most(all); have.min+have.low > most+page {
+		if most := p.most(all, wants); have.min+have.low > most+page {
 			see(givenBack, p.Cgroup, "has memory.min %d and memory.low %d, its containers want %d and %d, and it %d", have.min, have.low, sum.min, sum.low, most)
 		}
 		want.min, want.low = want.min+have.min, want.low+have.low
@@ -144,12 +146,18 @@ func (n *simulation) valuesAsAsked(see seer) {
 	}
 }
 
-// most is what a pod may be protected by at most.
-func (p LivePod) most(sum memoryQoS) uint64 {
+// most is what a pod may be protected by at most. Its containers that do not run count with their requests, beside one that wants more because
+// somebody else has set its limit.
+func (p LivePod) most(sum memoryQoS, wants map[string]uint64) uint64 {
 	if slices.ContainsFunc(p.Containers, func(c LiveContainer) bool { return c.Resizing }) {
 		return noLimit - page
 	}
-	return max(p.share(), sum.min+sum.low)
+	pod := *p.Pod
+	pod.Containers = slices.Clone(pod.Containers)
+	for i, c := range pod.Containers {
+		pod.Containers[i].Request = max(c.Request, wants[c.Name])
+	}
+	return max(LivePod{Pod: &pod}.share(), sum.min+sum.low)
 }
 
 // containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet, whose pod is unknown or
