@@ -170,7 +170,8 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	}
 	if limit != bound&^(page-1) && !lost { // somebody else's, which holds
 		bound = limit
-		if c.Spec.Limit > 0 || !p.PodLevel() { // else it stands for the pod's, which does not count for memory.high
+		// In a pod with resources of its own it may stand for the pod's, which does not count for memory.high, and the spec says who asks for its limit.
+		if !p.PodLevel() || c.Spec.Limit > c.Spec.Request {
 			c.Spec.Limit = limit
 		}
 		if p.Class == "Guaranteed" && !p.PodLevel() { // whose limits are its requests
