@@ -428,6 +428,20 @@ func TestACgroupThatIsMadeAgain(t *testing.T) {
 	}
 }
 
+// A cgroup that is removed and made again before the kernel tells of it holds the kernel's defaults: nobody else has written them.
+func TestACgroupThatIsMadeAgainAtOnceIsNoExternalChange(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	n.overwrite(t, podG+"/memory.min", "0")
+	wantWrites(t, n.do(t, func() error {
+		_, err := n.repair(t.Context(), map[cgroupfs.Change]bool{{Cgroup: podG}: true})
+		return err
+	}), podG+"/min=100")
+	if got := n.Overwrites(); len(got) > 0 {
+		t.Errorf("%v overwrites counted", got)
+	}
+}
+
 // What is written before a cgroup is watched is found, too: what was seen of a container may be old by then.
 func TestAWriteBeforeTheWatch(t *testing.T) {
 	n := running(t, runcA)

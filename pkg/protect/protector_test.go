@@ -107,7 +107,9 @@ func (n *node) reconcile(t testing.TB, cgroups ...string) ([]string, time.Durati
 	if len(cgroups) > 0 {
 		told := map[cgroupfs.Change]bool{}
 		for _, dir := range cgroups {
-			told[cgroupfs.Change{Cgroup: dir}] = true
+			for _, knob := range knobs {
+				told[cgroupfs.Change{Cgroup: dir, File: string(knob)}] = true
+			}
 		}
 		check = func(ctx context.Context) (time.Duration, error) { return n.repair(ctx, told) }
 	}

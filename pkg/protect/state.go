@@ -153,7 +153,7 @@ func (f *file) observe(value uint64, inSystemd bool) (found deviation) {
 	return found
 }
 
-// readFailed records a failed read.
+// readFailed records a failed read, or that the file may be another one.
 func (f *file) readFailed() {
 	if f.known() {
 		f.status = unread

@@ -529,7 +529,12 @@ func (p *Protector) markChanged(c cgroupfs.Change) {
 	case r == nil:
 	case c.File == "":
 		for _, part := range r.parts {
-			part.watched = part.watched && part.dir != c.Cgroup // the cgroup may have been recreated
+			if part.dir == c.Cgroup { // it may have been recreated, and then nobody has written the kernel's defaults
+				part.watched = false
+				for i := range part.files {
+					part.files[i].readFailed()
+				}
+			}
 		}
 		p.delayed[r] = allFiles
 	case !c.Limits():
