@@ -152,8 +152,9 @@ func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change)
 			case <-ctx.Done():
 			}
 		case next.writes:
-			if err := p.recordSlow(c, next.value, p.tree.Set(c.dir, c.knob(), next.value)); err != nil {
-				return err
+			err := p.tree.Set(c.dir, c.knob(), next.value)
+			if recorded := p.recordSlow(c, next.value, err); err != nil {
+				return recorded
 			}
 		default:
 			return next.err

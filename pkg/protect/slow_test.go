@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -216,5 +219,34 @@ func TestTheJournalKnowsAFileBeforeItIsWritten(t *testing.T) {
 	}
 	if early > 0 {
 		t.Errorf("%d files were written that the journal on disk did not know", early)
+	}
+}
+
+// A write that fails because the cgroup is gone, or because only the runtime may make it, is not repeated at once.
+func TestASlowWriteThatCannotSucceedIsNotRepeated(t *testing.T) {
+	gone, own := fs.ErrNotExist, cgroupfs.ErrOwn
+	for name, opens := range map[string][]error{ // of memory.high: two reads, a write, and what may follow
+		"unreadable, then gone":      {nil, unix.EMFILE, gone, gone, gone, gone},
+		"gone while it is written":   {nil, nil, gone, gone, gone, gone},
+		"of this plugin's container": {nil, nil, own, nil, own, nil, own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opened := 0
+			p := New(Options{Tree: makeTree(t, map[string]string{dirOf(0) + "/memory.high": "max"}, cgroupfs.Plain(), cgroupfs.OnOpen(func(_, file string) error {
+				if file != "memory.high" {
+					return nil
+				}
+				if opened++; opened > len(opens) {
+					return unix.EIO
+				}
+				return opens[opened-1]
+			}))})
+			g := &gates{Protector: p}
+			g.desire(t, 0, 4096, "")
+			_ = p.WriteLate(t.Context())
+			if opened > 3 {
+				t.Errorf("memory.high was opened %d times", opened)
+			}
+		})
 	}
 }
