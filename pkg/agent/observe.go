@@ -23,7 +23,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 		told = a.protector.Watched()
 	}
 	a.mu.Lock()
-	places := a.ledger.Places(a.reconciles, told)
+	places := append(a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.mayBeOwn)...)
 	a.reconciles++
 	a.mu.Unlock()
 	if a.observePlaces(ctx, places); ctx.Err() != nil {
@@ -105,9 +105,15 @@ func (a *Agent) readDueLimits(ctx context.Context) {
 // readLimit reads the memory.max of a container or a pod. It is the only file that shows what the runtime wrote: in all others the daemon
 // restores the desired values.
 func (a *Agent) readLimit(at ledger.Place) {
-	if limit, err := a.tree.Limit(at.Cgroup); err == nil { // otherwise it is gone, or will be read later
-		a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
+	limit, err := a.tree.Limit(at.Cgroup)
+	if err != nil { // it is gone, or will be read later
+		return
 	}
+	a.mu.Lock()
+	mayBeOwn := a.mayBeOwn[at.Cgroup]
+	delete(a.mayBeOwn, at.Cgroup)
+	a.mu.Unlock()
+	a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit, Own: mayBeOwn && a.isOwn(at.Cgroup)}).Notes)
 }
 
 // endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
@@ -168,14 +174,20 @@ func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 	}, err
 }
 
-// isOwn reports whether this process is in a container's cgroup.
+// isOwn reports whether this process is in a container's cgroup. If that cannot be read, the next check tries again.
 func (a *Agent) isOwn(dir string) bool {
 	if own := a.ownCgroup.Load(); own != nil {
 		return *own == dir
 	}
-	holds, _ := a.tree.Holds(dir, os.Getpid()) // if it cannot be read, the next Synchronize tries again
-	if holds {
+	holds, err := a.tree.Holds(dir, os.Getpid())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case holds:
 		a.ownCgroup.Store(&dir)
+		clear(a.mayBeOwn)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		a.mayBeOwn[dir] = true
 	}
 	return holds
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
@@ -921,4 +923,28 @@ func TestTheDaemonDoesNotThrottleItself(t *testing.T) {
 	if explained := n.explain("itself", "main"); !strings.Contains(fmt.Sprint(explained), "the daemon does not throttle itself") {
 		t.Errorf("explain says %+v", explained)
 	}
+}
+
+// The container of the daemon may be found later, after a lack of descriptors.
+func TestTheDaemonFindsItsContainerLater(t *testing.T) {
+	n := newNode(t, "annotationRules: [{namespaces: [\"*\"]}]\n")
+	itself := n.pod("itself", memoryqos.Burstable)
+	c := ofPod(itself, "main", 128*mi)
+	c.State = Running
+	n.mkdir(c.CgroupsPath)
+	n.writeFile(c.CgroupsPath, "cgroup.procs", fmt.Sprintf("%d\n", os.Getpid()))
+	n.onOpen = func(_, file string) error {
+		if file == "cgroup.procs" {
+			return unix.EMFILE
+		}
+		return nil
+	}
+	n.sync([]Pod{itself}, []Container{c})
+	n.reconcile(context.Background())
+	if n.containerView(itself, "main").High == nil {
+		t.Fatal("the daemon's container has no memory.high before it is found")
+	}
+	n.onOpen = nil
+	n.reconcile(context.Background())
+	n.want("memory.high of the daemon", n.file(c.CgroupsPath, "memory.high"), "max")
 }

@@ -158,6 +158,8 @@ type Observed struct {
 	Revision uint64
 	// Limit is in bytes, a pod's with its overhead; cgroup.Max for "max".
 	Limit uint64
+	// Own is set if this process was found in the container's cgroup.
+	Own bool `json:",omitempty"`
 }
 
 // updateTakes is how long the runtime may take to apply an update; until then the files may show the old values.
@@ -173,6 +175,10 @@ func (e Observed) apply(l *Ledger) {
 	c := l.containers[e.ID]
 	if c == nil || c.Revision != e.Revision || c.Phase == Creating {
 		return
+	}
+	if e.Own {
+		l.change(c.pod)
+		c.Own = true
 	}
 	if c.Pending != nil {
 		if l.step.now.Sub(c.Pending.Since) < updateTakes && !memoryqos.Holds(e.Limit, c.Limit, l.page()) {
