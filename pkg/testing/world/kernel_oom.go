@@ -25,7 +25,7 @@ type Kill struct {
 	Cause oom.Cause
 	// Later is what filled it by what is there once the second has passed, as nobody can look before that: what others took meanwhile is in it.
 	Later oom.Cause
-	// Doubt is what looks like the victim's or hides it by then, in bytes: what other kills freed of that cgroup, and by how much its page cache grew.
+	// Doubt is what looks like the victim's or hides it by then, in bytes: what other kills freed of that cgroup, and what others took of it.
 	Doubt uint64
 	// Users shared what ran out, the culprit among them having the most beyond its share.
 	Users   []Use
@@ -197,12 +197,14 @@ func (k *Kernel) later(kills []Kill) {
 		kill.Elsewhere = min(kill.Elsewhere, k.elsewhere(kill.Nodes))
 		if kill.Later = kill.Cause; k.groups[kill.Hit] != nil && kill.Level != oom.Container {
 			left := held(k.groups[kill.Hit].all)
-			kill.Doubt = less(left.PageCache, kill.Held.PageCache)
+			var freed uint64
 			for j, other := range kills {
 				if j != i && other.Hit == kill.Hit {
-					kill.Doubt += other.Freed
+					freed += other.Freed
 				}
 			}
+			taken := less(left.Processes+left.Tmpfs+left.Kernel+kill.Freed+freed, kill.Held.Processes+kill.Held.Tmpfs+kill.Held.Kernel)
+			kill.Doubt = less(left.PageCache, kill.Held.PageCache) + freed + taken
 			left.Processes += less(kill.Limit, left.Processes+left.PageCache+left.Tmpfs+left.Kernel)
 			kill.Later = causeOf(left)
 		}

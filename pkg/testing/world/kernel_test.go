@@ -520,6 +520,22 @@ func TestWholeContainersDie(t *testing.T) {
 	}
 }
 
+// What others take of a limit in the second of a kill hides what the victim had.
+func TestOthersTakeWhatAKillFreed(t *testing.T) {
+	for take, want := range map[uint64]uint64{0: 6, 30: 36} { // MiB
+		k := NewKernel(machine(), t.TempDir())
+		inhabit(t, k, "kubepods/podx/a", Program{Heap: 40 * mib}, Who{}, 0)
+		put(t, k, "kubepods", "memory.max", "64M")
+		inhabit(t, k, "kubepods/pody/a", Program{Heap: 30 * mib, Rate: 10 * mib}, Who{OOMScoreAdj: -999}, 0)
+		k.Wait(2 * time.Second)
+		inhabit(t, k, "kubepods/podz/a", Program{Heap: take * mib}, Who{OOMScoreAdj: -999}, 0)
+		k.Wait(time.Second)
+		if kills := k.Kills(); len(kills) != 1 || (kills[0].Doubt+mib/2)/mib != want {
+			t.Errorf("where another takes %d MiB: %+v, want %d MiB of doubt", take, kills, want)
+		}
+	}
+}
+
 // TestALimitBelowWhatIsUsedKills, as a write of memory.max does; one of memory.high does not.
 func TestALimitBelowWhatIsUsedKills(t *testing.T) {
 	k := NewKernel(machine(), t.TempDir())
