@@ -224,7 +224,7 @@ func (w *walker) begin(p *walkedPod, asked Container, answer Adjustment) {
 		w.work(context.Background())
 	}
 	w.making = strings.TrimPrefix(asked.CgroupsPath, "/")
-	c.enter(&w.record, answer)
+	w.noError(c.enter(&w.record, answer))
 	w.noError(w.StartContainer(context.Background(), p.Pod, c.Container))
 	above := path.Dir(w.making)
 	w.making = ""

@@ -25,7 +25,7 @@ func resolve(t *testing.T, l *Ledger, yaml string) config.Resolved {
 	return resolved
 }
 
-// TestWhatRandomSequencesHaveFound has the defects that pkg/agent's TestItConverges has found in this package.
+// TestWhatRandomSequencesHaveFound has defects that random sequences of what happens to a node have found in this package.
 func TestWhatRandomSequencesHaveFound(t *testing.T) {
 	const gi = 1 << 30
 	pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "pod", CgroupParent: "/kubepods/burstable/poduid"}

@@ -89,12 +89,6 @@ func (r *Record) Update(container *api.Container, to *api.LinuxResources) error 
 	return r.apply(container, container.Linux.Resources)
 }
 
-// Correct lays resources over what is known of a container, also at its creation, and applies nothing.
-func (r *Record) Correct(container *api.Container, to *api.LinuxResources) {
-	Merge(container.Linux.Resources, to)
-	Merge(r.created[container.Id], to)
-}
-
 // Restart has the runtime read what it keeps on the disk: CRI-O has a container's resources as it was created.
 func (r *Record) Restart() {
 	if !r.CRIO {

@@ -46,7 +46,6 @@ const (
 	Fails        // an error
 	Loses        // it sets the properties, and its answer is lost
 	Slow         // it answers when it has been turned to another mode
-	Modes        // how many there are
 )
 
 func (m Mode) String() string {
