@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -43,6 +44,8 @@ const (
 	ourUnit     = 8192 // of values of ours
 	foreignUnit = 4096 // of those of others: odd multiples
 )
+
+var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
 
 // TestRandomWalkOfOverlappingWrites ends each walk with what is desired in all files, and with nothing of ours in the others.
 func TestRandomWalkOfOverlappingWrites(t *testing.T) {
