@@ -6,27 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/containerd/nri/pkg/api"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-// walker plays the kubelet in a random order of events, and knows what must be so after each.
+// walker plays the kubelet in a random order of events, so that there is something to replay.
 type walker struct {
 	*node
 	record cri.Record
@@ -34,12 +24,6 @@ type walker struct {
 	next   int
 	quiet  int // of so many occasions one is a kill
 	pods   map[string]*walkedPod
-	// held are the values that the files have, as the writes told.
-	held   map[string]uint64
-	bad    []string
-	making string // the cgroup of a container that does not run yet
-	// short counts how often a container was found to be allocated less than it asks for.
-	short int
 }
 
 type walkedPod struct {
@@ -48,52 +32,12 @@ type walkedPod struct {
 	containers map[string]*fakeContainer
 }
 
-// walkedCgroups are the cgroups of a walk; what the runtime writes there is checked, too.
-type walkedCgroups struct {
-	cgroups.Folder
-	w *walker
-}
-
-func (c walkedCgroups) Write(dir, file, text string) error {
-	c.w.written(cgroupfs.Write{Cgroup: dir, Knob: cgroup.Knob(file), Text: text})
-	return c.Folder.Write(dir, file, text)
-}
-
-func (c walkedCgroups) Remove(dir string) error {
-	c.w.forgetHeld(dir)
-	return c.Folder.Remove(dir)
-}
-
 func newWalker(t *testing.T, seed uint64, yaml string, quiet int, options ...func(*node)) *walker {
-	w := &walker{quiet: quiet, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
-	w.node = newNode(t, yaml, append(options, func(n *node) { n.onWrite, n.apply = w.written, w.update })...)
+	w := &walker{quiet: quiet, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}}
+	w.node = newNode(t, yaml, append(options, func(n *node) { n.apply = w.update })...)
 	w.log.discard()
-	w.record.Cgroups = walkedCgroups{w.cgroups(), w}
+	w.record.Cgroups = w.cgroups()
 	return w
-}
-
-// written checks that no parent promises less than its children at any moment.
-func (w *walker) written(write cgroupfs.Write) {
-	if write.Knob != cgroup.MemoryMin && write.Knob != cgroup.MemoryLow {
-		return
-	}
-	value, _ := strconv.ParseUint(write.Text, 10, 64)
-	w.held[write.Cgroup+"/"+string(write.Knob)] = value
-	w.covers(write.Cgroup, write.Knob)
-	w.covers(path.Dir(write.Cgroup), write.Knob)
-}
-
-// covers notes a parent that promises less than those of its children have that run.
-func (w *walker) covers(parent string, knob cgroup.Knob) {
-	sum := uint64(0)
-	for file, bytes := range w.held {
-		if path.Dir(path.Dir(file)) == parent && path.Base(file) == string(knob) && path.Dir(file) != w.making {
-			sum += bytes
-		}
-	}
-	if promised := w.held[parent+"/"+string(knob)]; parent != "." && promised < sum {
-		w.bad = append(w.bad, fmt.Sprintf("%s of %s is %d, its children have %d", knob, parent, promised, sum))
-	}
 }
 
 func (l *logBuffer) discard() {
@@ -223,18 +167,13 @@ func (w *walker) begin(p *walkedPod, asked Container, answer Adjustment) {
 	if w.rand.IntN(2) == 0 { // or the runtime is faster than Run, and its start waits
 		w.work(context.Background())
 	}
-	w.making = strings.TrimPrefix(asked.CgroupsPath, "/")
 	w.noError(c.enter(&w.record, answer))
 	w.noError(w.StartContainer(context.Background(), p.Pod, c.Container))
-	above := path.Dir(w.making)
-	w.making = ""
-	w.covers(above, cgroup.MemoryMin)
-	w.covers(above, cgroup.MemoryLow)
 	c.run()
 	p.containers[c.Name] = c
 }
 
-// retried is the kubelet's next try after a create that failed behind us; the sums must not count the first.
+// retried is the kubelet's next try after a create that failed behind us.
 func (w *walker) retried(p *walkedPod, c Container) string {
 	c.ID += "-retry"
 	c.CgroupsPath += "-retry"
@@ -279,7 +218,6 @@ func (w *walker) drop(p *walkedPod) {
 		w.record.Forget(c.ID)
 	}
 	w.rmdir(p.CgroupParent)
-	w.forgetHeld(p.CgroupParent)
 	delete(w.pods, p.UID)
 }
 
@@ -287,14 +225,6 @@ func (w *walker) drop(p *walkedPod) {
 func (w *walker) exit(c *fakeContainer) {
 	w.noError(w.record.Exit(c.record))
 	c.told()
-}
-
-func (w *walker) forgetHeld(cgroup string) {
-	for file := range w.held {
-		if strings.HasPrefix(file, strings.TrimPrefix(cgroup, "/")+"/") {
-			delete(w.held, file)
-		}
-	}
 }
 
 // kill starts another agent on the state folder as it is at this moment, as after a SIGKILL.
@@ -332,193 +262,40 @@ func (w *walker) update(_ context.Context, updates []Update) error {
 	return nil
 }
 
-// check compares the agent's state and the files with what the runtime has.
-func (w *walker) check(event string) {
-	w.Helper()
-	fail := func(format string, args ...any) {
-		w.Helper()
-		w.Fatalf("after %s: %s", event, fmt.Sprintf(format, args...))
-	}
-	if len(w.bad) > 0 {
-		fail("%s", strings.Join(w.bad, "; "))
-	}
-	if state, ok := w.ledger.Allocations(); ok {
-		w.checkAllocations(state, fail)
-	}
-	want := map[string]uint64{}
-	for _, p := range w.pods {
-		for _, c := range p.containers {
-			if !c.State.Alive() {
-				continue
-			}
-			for _, file := range []string{"memory.min", "memory.low"} {
-				bytes, _ := strconv.ParseUint(c.Resources.Unified[file], 10, 64)
-				want[p.CgroupParent+"/"+file] += bytes
-				want["kubepods/"+file] += bytes
-				if file == "memory.low" {
-					want["kubepods/memory.min"] += bytes
-				}
-				if p.class == memoryqos.Burstable {
-					want["kubepods/burstable/"+file] += bytes
-				}
-			}
-		}
-	}
-	for file, bytes := range want {
-		held := w.file(path.Dir(file), path.Base(file))
-		if held == "" {
-			held = "0"
-		}
-		if held != bytesOf(bytes) {
-			fail("%s holds %s, the living containers have %d", file, held, bytes)
-		}
-	}
-}
-
-// allocations are those of the containers, by pod and name. The problem is that the node map is not their sum.
-func allocations(state memorymanager.State) (allocated map[string][]memorymanager.Block, problem string) {
-	type key struct {
-		node int
-		of   memorymanager.MemoryType
-	}
-	sums := map[key]uint64{}
-	allocated = map[string][]memorymanager.Block{}
-	whole := map[string]bool{}
-	entries := state.Entries
-	for _, entry := range state.Pods {
-		whole[entry.Pod] = true
-		entries = append(entries[:len(entries):len(entries)], memorymanager.Entry{Pod: entry.Pod, Blocks: entry.Blocks})
-	}
-	for _, entry := range entries {
-		if entry.Container != "" {
-			allocated[entry.Pod+"/"+entry.Container] = entry.Blocks
-		}
-		if entry.Container != "" && whole[entry.Pod] {
-			continue
-		}
-		for _, block := range entry.Blocks {
-			for _, amount := range block.PerNode {
-				sums[key{amount.Node, block.Type}] += amount.Bytes
-			}
-		}
-	}
-	for _, node := range state.Nodes {
-		for _, table := range node.Memory {
-			sum := sums[key{node.ID, table.Type}]
-			if len(whole) > 0 { // one that is allocated where its containers run may find too little there, and no table shows more than all
-				sum = min(sum, table.Allocatable)
-			}
-			if sum != table.Reserved {
-				return nil, fmt.Sprintf("node %d has %d of %s allocated, its containers have %d", node.ID, table.Reserved, table.Type, sum)
-			}
-		}
-	}
-	return allocated, ""
-}
-
-// checkAllocations compares the node map with the allocations, and the allocations with the pods.
-func (w *walker) checkAllocations(state memorymanager.State, fail func(string, ...any)) {
-	for _, entry := range state.Entries {
-		if w.pods[entry.Pod] == nil {
-			fail("pod %s is gone and has an allocation", entry.Pod)
-		}
-	}
-	allocated, problem := allocations(state)
-	if problem != "" {
-		fail("%s", problem)
-	}
-	for _, p := range w.View().Pods {
-		for _, c := range p.Containers {
-			if difference := cmp.Diff(allocated[p.UID+"/"+c.Name], c.Blocks, cmpopts.EquateEmpty()); difference != "" {
-				fail("allocations (-) and view (+) of container %s differ:\n%s", c.ID, difference)
-			}
-		}
-	}
-	for _, p := range w.pods {
-		for _, c := range p.containers {
-			blocks := allocated[p.UID+"/"+c.Name]
-			if !c.State.Alive() || len(blocks) == 0 {
-				continue
-			}
-			size, asked, nodes := blocks[0].Size, limitOf(c.Resources), blocks[0].Nodes
-			if size < asked { // it is short, as nothing is free on its nodes
-				w.short++
-				for id := range nodes.All() {
-					if free := state.Nodes[id].Memory[len(state.Nodes[id].Memory)-1].Free; free > 0 {
-						fail("container %s has %d allocated and the limit %d, and node %d has %d free", c.ID, size, asked, id, free)
-					}
-				}
-				nodes = nodeset.Of(0, 1)
-			}
-			if size > asked {
-				fail("container %s has %d allocated and the limit %d", c.ID, size, asked)
-			}
-			if nodes.String() != c.Resources.Mems {
-				fail("container %s belongs on %s and has cpuset.mems %q", c.ID, nodes, c.Resources.Mems)
-			}
-		}
-	}
-}
-
-func limitOf(r Resources) uint64 {
-	if r.MemoryLimit == nil {
-		return 0
-	}
-	return uint64(*r.MemoryLimit)
-}
-
 var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
 
-// walk takes steps.
-func walk(t *testing.T, yaml string, steps, quiet int) {
-	w := newWalker(t, *walkSeed, yaml, quiet)
-	for range steps {
-		event := w.step()
-		w.work(context.Background()) // Run's part
-		w.check(event)
-	}
-	t.Logf("containers were found short %d times", w.short)
-	for _, p := range w.pods {
-		for _, c := range p.containers {
-			w.exit(c)
-		}
-		w.noError(w.StopPodSandbox(context.Background(), p.Pod))
-		w.drop(p)
-	}
-	w.endGone(w.ending())
-	w.protect(context.Background())
-	w.check("the last pod")
-	for _, file := range []string{"kubepods/memory.min", "kubepods/memory.low", "kubepods/burstable/memory.low"} {
-		if held := w.held[file]; held != 0 {
-			t.Errorf("%s holds %d after the last pod", file, held)
-		}
-	}
+// fakeContainer is a container as the runtime tells of it.
+type fakeContainer struct {
+	Container
+	record *api.Container // nil until it is created
 }
 
-func TestNothingLeaksOnARandomWalk(t *testing.T) {
-	steps := 1000
-	if testing.Short() {
-		steps = 300
+// told has a container be what the runtime's record says by now.
+func (c *fakeContainer) told() { c.Container = nriplugin.ContainerOf(c.record) }
+
+// enter has a runtime create a container.
+func (c *fakeContainer) enter(runtime *cri.Record, answer Adjustment) error {
+	c.record = &api.Container{Id: c.ID, PodSandboxId: c.PodID, Name: c.Name, Linux: &api.LinuxContainer{
+		CgroupsPath: c.CgroupsPath, Resources: resourcesOf(c.Resources, answer),
+	}}
+	if score := c.Resources.OOMScoreAdj; score != nil {
+		c.record.Linux.OomScoreAdj = &api.OptionalInt{Value: *score}
 	}
-	for name, yaml := range map[string]string{
-		"best-effort":       "",
-		"restricted":        "topologyManagerPolicy: restricted",
-		"single-numa-node":  "topologyManagerPolicy: single-numa-node\nmemoryReservationPolicy: HardReservation",
-		"crowded":           "topologyManagerPolicy: restricted\nreservedMemory: 0:memory=12Gi;1:memory=11Gi",
-		"crowded, Unpinned": "topologyManagerPolicy: single-numa-node\nonUnsatisfiable: Unpinned\nreservedMemory: 0:memory=12Gi;1:memory=12Gi",
-	} {
-		t.Run(name, func(t *testing.T) { walk(t, yaml, steps, 1) })
+	if err := runtime.Create(c.record); err != nil {
+		return err
 	}
+	c.told()
+	return nil
 }
 
-// TestAncestorsHoldOnALongWalk has no allocations and so no disk to wait for. WALK_STEPS makes it longer.
-func TestAncestorsHoldOnALongWalk(t *testing.T) {
-	steps := 5_000
-	if text := os.Getenv("WALK_STEPS"); text != "" {
-		var err error
-		if steps, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	walk(t, "memoryManagerPolicy: None\nreservedMemory: []", steps, 100)
+// resourcesOf is what the kubelet asks for with what the plugin answers, as NRI names it.
+func resourcesOf(asked Resources, answer Adjustment) *api.LinuxResources {
+	all := with(asked, answer)
+	return &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(all.MemoryLimit)}, Cpu: &api.LinuxCPU{Mems: all.Mems}, Unified: all.Unified}
+}
+
+// run has a created container run.
+func (c *fakeContainer) run() {
+	c.record.State = api.ContainerState_CONTAINER_RUNNING
+	c.told()
 }

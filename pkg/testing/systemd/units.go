@@ -24,8 +24,6 @@ type Units struct {
 	mode    Mode
 	held    map[string]map[cgroup.Knob]uint64 // by cgroup
 	release chan struct{}                     // closed when a call that waits may go on
-	waiting bool                              // one does
-	refused bool                              // a call has failed in this mode
 	orphans []func()                          // calls whose caller did not wait for their end
 }
 
@@ -59,13 +57,10 @@ func (u *Units) SetMemory(ctx context.Context, unit string, values map[cgroup.Kn
 	dir := u.dir(unit)
 	switch u.mode {
 	case Absent:
-		u.refused = true
 		return u.NoSystemd
 	case Fails:
-		u.refused = true
 		return errors.New("systemd: an error of the test")
 	case Loses:
-		u.refused = true
 		u.set(dir, values)
 		return context.DeadlineExceeded
 	case Slow:
@@ -84,8 +79,6 @@ func (u *Units) SetMemory(ctx context.Context, unit string, values map[cgroup.Kn
 // wait waits for another mode.
 func (u *Units) wait(ctx context.Context) error {
 	release := u.release
-	u.waiting = true
-	defer func() { u.waiting = false }()
 	u.mu.Unlock()
 	defer u.mu.Lock()
 	select {
@@ -233,17 +226,10 @@ func (u *Units) Turn(mode Mode) {
 	if u.release != nil {
 		close(u.release)
 	}
-	u.mode, u.refused, u.release = mode, false, make(chan struct{})
+	u.mode, u.release = mode, make(chan struct{})
 	orphans := u.orphans
 	u.orphans = nil
 	for _, call := range orphans {
 		call()
 	}
-}
-
-// Mode is the mode that it was turned to, and stuck reports whether a call has met it and was not answered well.
-func (u *Units) Mode() (mode Mode, stuck bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.mode, u.waiting || u.refused
 }
