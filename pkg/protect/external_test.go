@@ -428,7 +428,7 @@ func TestACgroupThatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A cgroup that is removed and made again before the kernel tells of it holds the kernel's defaults: nobody else has written them.
+// A cgroup that is removed and made again before the kernel tells of it holds the kernel's defaults, which are no external change.
 func TestACgroupThatIsMadeAgainAtOnceIsNoExternalChange(t *testing.T) {
 	n := newNode(t, nil)
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
@@ -544,7 +544,7 @@ func TestAControllerOfAPodWithoutValues(t *testing.T) {
 	}
 }
 
-// The kernel does not tell that a cgroup is gone whose parent nobody watches: kubepods has no watch while nothing above the pods has values.
+// The kernel does not tell that a cgroup is gone whose parent is not watched: kubepods has no watch while nothing above the pods has values.
 func TestAPodWithoutValuesIsMadeAgain(t *testing.T) {
 	const pod = "kubepods/podb"
 	n := running(t, pod+"/one")

@@ -462,7 +462,7 @@ func (p *Protector) watch(part *part) {
 	}
 	part.watched = true // an event may reset it: the cgroup was recreated
 	if above := p.rows[path.Dir(part.cgroup)]; part.level == cgroup.LevelContainer && above != nil {
-		above.parts[0].watched = false // it may have been made again, too, while nobody watched what is above it
+		above.parts[0].watched = false // it may have been recreated, too, while its parent was not watched
 		p.watch(above.parts[0])        // writes of its cgroup.subtree_control reset the container's files
 	}
 	var err error
@@ -529,7 +529,7 @@ func (p *Protector) markChanged(c cgroupfs.Change) {
 	case r == nil:
 	case c.File == "":
 		for _, part := range r.parts {
-			if part.dir == c.Cgroup { // it may have been recreated, and then nobody has written the kernel's defaults
+			if part.dir == c.Cgroup { // it may have been recreated, and then holds the kernel's defaults
 				part.watched = false
 				for i := range part.files {
 					part.files[i].readFailed()

@@ -19,7 +19,7 @@ type picture struct {
 	values map[string]string
 	state  []byte
 	placed bool // every container that asks for NUMA nodes of its own has them
-	lost   bool // nobody knows a container's limit but the daemon
+	lost   bool // only the daemon knows a container's limit
 }
 
 func (n *simulation) picture() picture {

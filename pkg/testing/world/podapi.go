@@ -37,8 +37,8 @@ func (a *podAPI) change(how func()) {
 func (a *podAPI) put(pod *pods.Pod)   { a.change(func() { a.pods[pod.Ref] = pod }) }
 func (a *podAPI) remove(ref pods.Ref) { a.change(func() { delete(a.pods, ref) }) }
 
-// nobodyKnows reports whether a pod is deleted that nobody was told of.
-func (a *podAPI) nobodyKnows(ref pods.Ref) bool {
+// neverTold reports whether a pod is deleted of which no client was told.
+func (a *podAPI) neverTold(ref pods.Ref) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.pods[ref] == nil && !a.told[ref]

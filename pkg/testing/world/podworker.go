@@ -608,7 +608,7 @@ func (p *pod) actuate(c *member) error {
 
 func (p *pod) shown() LivePod {
 	live := LivePod{Pod: p.facts, Annotations: p.spec.Annotations, Labels: p.spec.Labels, Cgroup: p.cgroup, Ending: p.ending,
-		Unknown: p.api.nobodyKnows(p.facts.Ref)}
+		Unknown: p.api.neverTold(p.facts.Ref)}
 	for _, s := range p.sandboxes {
 		live.Sandboxes = append(live.Sandboxes, s.Id)
 	}
