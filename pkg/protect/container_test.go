@@ -262,7 +262,7 @@ func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
 	}
 }
 
-func TestReconcileComparesAllThatNobodyWatches(t *testing.T) {
+func TestReconcileComparesAllRowsWithoutAWatch(t *testing.T) {
 	n := newNode(t, nil)
 	pod := Pod{Path: mustPod(t, podG)}
 	for i := range 310 {

@@ -147,7 +147,7 @@ func (n *simulation) valuesAsAsked(see seer) {
 }
 
 // most is what a pod may be protected by at most. Its containers that do not run count with their requests, beside one that wants more because
-// somebody else has set its limit.
+// its limit was set from outside.
 func (p LivePod) most(sum memoryQoS, wants map[string]uint64) uint64 {
 	if slices.ContainsFunc(p.Containers, func(c LiveContainer) bool { return c.Resizing }) {
 		return noLimit - page
@@ -161,7 +161,7 @@ func (p LivePod) most(sum memoryQoS, wants map[string]uint64) uint64 {
 }
 
 // containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet, whose pod is unknown or
-// that writes its own files just now is not judged, nor the memory.high of one that has lost its limit with a controller, which nobody sets again.
+// that writes its own files just now is not judged, nor the memory.high of one that has lost its limit with a controller, which stays lost.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
 	limit, bound := n.limit(c), p.limitOf(c.Spec)
 	lost := limit == 0 && bound > 0

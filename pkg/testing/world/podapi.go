@@ -37,7 +37,7 @@ func (a *podAPI) change(how func()) {
 func (a *podAPI) put(pod *pods.Pod)   { a.change(func() { a.pods[pod.Ref] = pod }) }
 func (a *podAPI) remove(ref pods.Ref) { a.change(func() { delete(a.pods, ref) }) }
 
-// neverTold reports whether a pod is deleted of which no client was told.
+// neverTold reports whether a pod was deleted before a client received it.
 func (a *podAPI) neverTold(ref pods.Ref) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
