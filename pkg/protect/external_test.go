@@ -442,6 +442,32 @@ func TestACgroupThatIsMadeAgainAtOnceIsNoExternalChange(t *testing.T) {
 	}
 }
 
+// A read may begin in the old cgroup and end after the kernel has told of the new one.
+func TestAReadThatOverlapsTheEndOfItsCgroup(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	opened := 0
+	n.onOpen = func(dir, file string) {
+		if dir != podG || file != "memory.min" {
+			return
+		}
+		switch opened++; opened {
+		case 1: // of the old one
+			n.mu.Lock()
+			n.markChanged(cgroupfs.Change{Cgroup: podG})
+			n.mu.Unlock()
+		case 2:
+			n.overwrite(t, podG+"/memory.min", "0")
+		}
+	}
+	for range 2 {
+		n.reconcile(t)
+	}
+	if got := n.Overwrites(); len(got) > 0 {
+		t.Errorf("%v overwrites counted", got)
+	}
+}
+
 // What is written before a cgroup is watched is found, too: what was seen of a container may be old by then.
 func TestAWriteBeforeTheWatch(t *testing.T) {
 	n := running(t, runcA)

@@ -31,6 +31,7 @@ type node struct {
 	log      *logtest.Hook
 	clock    time.Time
 	unopened string // the file that cannot be opened, in any cgroup
+	onOpen   func(dir, file string)
 
 	recording sync.Mutex // systemd's confirmations have files written as well
 	writes    []string
@@ -53,7 +54,10 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 		n.recording.Lock()
 		defer n.recording.Unlock()
 		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
-	}), cgroupfs.OnOpen(func(_, file string) error {
+	}), cgroupfs.OnOpen(func(dir, file string) error {
+		if n.onOpen != nil {
+			n.onOpen(dir, file)
+		}
 		if n.unopened == file && file != "" {
 			return unix.EMFILE
 		}

@@ -155,7 +155,7 @@ func (f *file) observe(value uint64, inSystemd bool) (found deviation) {
 
 // readFailed records a failed read, or that the file may be another one.
 func (f *file) readFailed() {
-	if f.known() {
+	if f.changes++; f.known() {
 		f.status = unread
 	}
 }
