@@ -681,9 +681,18 @@ func TestWhatCannotBeReadAtTheStart(t *testing.T) {
 
 // While the victim's files cannot be read, a kill is not counted, and the log says so once. Afterwards it gets one verdict.
 func TestWhatCannotBeReadWhileWatched(t *testing.T) {
-	for name, unread := range map[string]string{"the victim": besideID, "the pod": podDir} {
+	for name, test := range map[string]struct {
+		unread string
+		state  ledger.Phase
+	}{
+		"the victim":                           {unread: besideID},
+		"the victim before it has started":     {unread: besideID, state: ledger.Created},
+		"the victim while it is being created": {unread: besideID, state: ledger.Creating},
+		"the pod":                              {unread: podDir},
+	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
+			h.view.Pods[0].Containers[1].State = test.state
 			failing := ""
 			r := h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
 				if dir == failing {
@@ -694,7 +703,7 @@ func TestWhatCannotBeReadWhileWatched(t *testing.T) {
 			r.begin(noon)
 			r.pods[podDir].watched = true
 			for i, at := range []time.Time{noon.Add(time.Hour), noon.Add(2 * time.Hour)} {
-				failing = unread
+				failing = test.unread
 				h.events(besideID, i+1, i+1, i+1, 0)
 				h.events(podDir, 0, i+1, i+1, 0)
 				h.look(r, at)

@@ -101,7 +101,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 	var found counters
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
-		if err != nil && (c.view.State == ledger.Creating || c.view.State == ledger.Created) {
+		if err != nil && r.options.Tree.Ended(dir) && (c.view.State == ledger.Creating || c.view.State == ledger.Created) {
 			starting = append(starting, dir)
 			continue
 		}
