@@ -331,13 +331,14 @@ func (r *Recorder) sync(now time.Time) {
 			r.watch(p)
 			r.baseline(v.Cgroup)
 		}
-		if p.meet(v) && known { // its cgroup may have been made again, of which nothing is told: a second watch of the same one is no other
+		more := p.meet(v) && known
+		if more { // its cgroup may have been made again, of which nothing is told: a second watch of the same one is no other
 			p.watched = false
 			r.watch(p)
-			r.look(p, now)
 		}
-		if !known || len(p.containers) > len(v.Containers) { // before what has ended is forgotten
+		if more || !known || len(p.containers) > len(v.Containers) { // before what has ended is forgotten
 			r.look(p, now)
+			r.outlived(p, now)
 		}
 		p.forget()
 	}
@@ -349,6 +350,15 @@ func (r *Recorder) sync(now time.Time) {
 		r.forget(r.pods[dir])
 		if r.watcher != nil {
 			r.watcher.Unwatch(cgroupfs.Change{Cgroup: dir, File: "memory.events"})
+		}
+	}
+}
+
+// outlived has the containers that ended before a look at their pod explain no later kills.
+func (r *Recorder) outlived(p *pod, now time.Time) {
+	for dir, c := range p.containers {
+		if p.unread.IsZero() && c.view.State == ledger.Stopped && c.gone.IsZero() && r.options.Tree.Ended(dir) {
+			c.gone = now.Add(-2 * hitAge)
 		}
 	}
 }

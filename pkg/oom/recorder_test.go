@@ -751,6 +751,20 @@ func TestAKillIsNoLaterContainers(t *testing.T) {
 	h.expect(" 1 container unknown by web/")
 }
 
+// A container that had ended before another was created is not blamed for its kill: an init container.
+func TestAKillIsNoEarlierContainers(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	r.begin(noon)
+	h.view.Pods[0].Containers[0].State = ledger.Stopped
+	h.remove(appDir)
+	h.view.Pods[0].Containers = append(h.view.Pods[0].Containers, ledger.ContainerView{Name: "next", ID: "id-next", Cgroup: podDir + "/next", State: ledger.Created})
+	h.sync(r, noon.Add(time.Minute))
+	h.events(podDir, 0, 1, 1, 0)
+	h.look(r, noon.Add(time.Minute+time.Second))
+	h.expect("next 1 container unknown by web/next")
+}
+
 // One container that can never be read keeps no other's kill from its verdict, which names it, and its own only until the pod ends.
 func TestAContainerThatCanNeverBeRead(t *testing.T) {
 	h := newHost(t)
