@@ -126,3 +126,16 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 		}
 	}
 }
+
+// Where this process is does not depend on what the runtime has changed since.
+func TestTheDaemonsContainerIsFoundWhileItChanges(t *testing.T) {
+	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
+	create, to := claimed(claimPod("web", "burstable/"), "main", claimGi), int64(2*claimGi)
+	l.after(create, StartContainer{Pod: create.Pod, Container: create.Container})
+	place, _ := l.Place("web-main")
+	l.after(UpdateContainer{Pod: create.Pod, Container: create.Container, To: Resources{MemoryLimit: &to}},
+		Observed{ID: place.ID, Revision: place.Revision, Limit: claimGi, Own: true})
+	if c := l.containers["web-main"]; !c.Own || c.Limit != 2*claimGi {
+		t.Errorf("own: %v, the limit is %d", c.Own, c.Limit)
+	}
+}

@@ -173,12 +173,12 @@ func (e Observed) apply(l *Ledger) {
 		return
 	}
 	c := l.containers[e.ID]
-	if c == nil || c.Revision != e.Revision || c.Phase == Creating {
-		return
-	}
-	if e.Own {
+	if c != nil && e.Own {
 		l.change(c.pod)
 		c.Own = true
+	}
+	if c == nil || c.Revision != e.Revision || c.Phase == Creating {
+		return
 	}
 	if c.Pending != nil {
 		if l.step.now.Sub(c.Pending.Since) < updateTakes && !memoryqos.Holds(e.Limit, c.Limit, l.page()) {
