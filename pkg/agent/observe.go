@@ -24,6 +24,9 @@ func (a *Agent) reconcile(ctx context.Context) {
 	}
 	a.mu.Lock()
 	places := append(a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.mayBeOwn)...)
+	maps.DeleteFunc(a.mayBeOwn, func(dir string, _ bool) bool {
+		return !slices.ContainsFunc(places, func(at ledger.Place) bool { return at.Cgroup == dir })
+	})
 	a.reconciles++
 	a.mu.Unlock()
 	if a.observePlaces(ctx, places); ctx.Err() != nil {

@@ -948,3 +948,26 @@ func TestTheDaemonFindsItsContainerLater(t *testing.T) {
 	n.reconcile(context.Background())
 	n.want("memory.high of the daemon", n.file(c.CgroupsPath, "memory.high"), "max")
 }
+
+// A container that ends before it is known whether the daemon is in it is forgotten, as those of a daemon outside of containers would be kept for ever.
+func TestContainersThatMayBeTheDaemonsAreForgotten(t *testing.T) {
+	n := newNode(t, "")
+	p := n.pod("other", memoryqos.Burstable)
+	c := ofPod(p, "main", 128*mi)
+	c.State = Running
+	n.mkdir(c.CgroupsPath)
+	n.onOpen = func(_, file string) error {
+		if file == "cgroup.procs" {
+			return unix.EMFILE
+		}
+		return nil
+	}
+	n.sync([]Pod{p}, []Container{c})
+	n.onOpen = nil
+	n.rmdir(c.CgroupsPath)
+	n.must(n.RemoveContainer(context.Background(), p, c))
+	n.reconcile(context.Background())
+	if len(n.mayBeOwn) > 0 {
+		t.Errorf("kept: %v", n.mayBeOwn)
+	}
+}
