@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -404,6 +405,59 @@ func TestAContainerThatStartsWithoutAnAnswerIsBroughtIn(t *testing.T) {
 	n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "0")
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "1052266496")
 	n.want("allocations", n.allocated(), "1024 0")
+}
+
+// ending is a context that ends once it has been asked this often whether it has.
+type ending struct {
+	context.Context
+	asks int
+}
+
+func (c *ending) Err() error {
+	if c.asks--; c.asks < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// A deadline may pass before the decision, and after it.
+func TestWhatIsAnsweredTooLateIsTakenBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		event func(ctx context.Context, n *node, p Pod, c Container) error
+		want  string // of the container afterwards
+	}{
+		"a create": {func(ctx context.Context, n *node, p Pod, _ Container) error {
+			_, err := n.CreateContainer(ctx, p, ofPod(p, "next", gi))
+			return err
+		}, "main running; next stopped"},
+		"an update": {func(ctx context.Context, n *node, p Pod, c Container) error {
+			_, err := n.UpdateContainer(ctx, p, c, Resources{MemoryLimit: limit(int64(4 * gi))})
+			return err
+		}, "main running"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			for asks := range 100 {
+				n := newNode(t, "")
+				p := n.pod("pod", memoryqos.Burstable)
+				c := n.launch(p, ofPod(p, "main", gi))
+				n.writeFile(c.CgroupsPath, "memory.max", bytesOf(gi))
+				if err := test.event(&ending{t.Context(), asks}, n, p, c); err == nil {
+					break
+				}
+				n.work(t.Context())
+				var all []string
+				for _, c := range n.podView(p).Containers {
+					all = append(all, fmt.Sprintf("%s %v", c.Name, c.State))
+				}
+				n.want("the limit", bytesOf(n.containerView(p, "main").Limit), bytesOf(gi))
+				got = strings.Join(all, "; ")
+			}
+			if got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
 }
 
 func TestAStartWaitsForTheCgroupsAbove(t *testing.T) {

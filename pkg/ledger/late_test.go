@@ -127,6 +127,35 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 	}
 }
 
+// Whatever came of an update, the runtime may have written its record: the limit is read again.
+func TestTheLimitIsReadAfterAnUpdate(t *testing.T) {
+	for name, ended := range map[string]Event{
+		"applied":        FinishUpdate{ID: "web-main"},
+		"failed":         FailUpdate{ID: "web-main"},
+		"never reported": FinishUpdate{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, now := newLedger(t, "topologyManagerPolicy: single-numa-node"), time.Unix(1, 0)
+			create, to := claimed(claimPod("web", ""), "main", claimGi), int64(2*claimGi)
+			for _, event := range []Event{create, StartContainer{Pod: create.Pod, Container: create.Container},
+				UpdateContainer{Pod: create.Pod, Container: create.Container, To: Resources{MemoryLimit: &to}}} {
+				if err := l.Step(now, event).Err; err != nil {
+					t.Fatal(err)
+				}
+			}
+			later := now.Add(2 * updateTakes)
+			read := l.Step(later, ended).ReadLimits
+			if len(read) != 1 || read[0].ID != "web-main" {
+				t.Fatalf("to read: %+v", read)
+			}
+			l.Step(later, Observed{ID: read[0].ID, Revision: read[0].Revision, Limit: claimGi})
+			if got := l.containers["web-main"].Limit; got != claimGi {
+				t.Errorf("the limit is %d", got)
+			}
+		})
+	}
+}
+
 // Where this process is does not depend on what the runtime has changed since.
 func TestTheDaemonsContainerIsFoundWhileItChanges(t *testing.T) {
 	l := newLedger(t, "topologyManagerPolicy: single-numa-node")

@@ -439,3 +439,30 @@ func TestMemoryOOMGroupIsNoPropertyOfSystemds(t *testing.T) {
 		t.Errorf("memory.oom.group is %s after rollback", got)
 	}
 }
+
+// Of crun's inner cgroup that is found later nothing is known, whatever is known of the outer one.
+func TestAnInnerCgroupThatIsFoundLater(t *testing.T) {
+	inner, pressure := crunB+"/container", uint64(8192)
+	for name, find := range map[string]func(n *node) error{
+		"by the next change": func(n *node) error {
+			return n.applyPart(t.Context(), containers(t, Container{}, Container{Values: memoryqos.Values{Low: low(20).Low, High: &pressure}}), nil)
+		},
+		"by the kernel's event": func(n *node) error {
+			_, err := n.repair(t.Context(), map[cgroupfs.Change]bool{{Cgroup: inner}: true})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, crunB)
+			n.do(t, func() error { return n.applyAll(t.Context(), containers(t, Container{}, Container{Values: low(20)})) })
+			put(t, n.Root(), map[string]string{inner + "/memory.low": "0"})
+			n.do(t, func() error { return find(n) })
+			if got := content(t, n.Tree, inner+"/memory.low"); got != "20" {
+				t.Errorf("memory.low is %s", got)
+			}
+			if got := n.Overwrites(); len(got) > 0 {
+				t.Errorf("%v overwrites counted", got)
+			}
+		})
+	}
+}
