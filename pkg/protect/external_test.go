@@ -468,6 +468,36 @@ func TestAReadThatOverlapsTheEndOfItsCgroup(t *testing.T) {
 	}
 }
 
+// Another pass may read a container's files while its pod is watched: it then watches the container first.
+func TestAPassBesideOneThatWatches(t *testing.T) {
+	n := newNode(t, nil, runcA)
+	n.Protector.watcher = newWatcher(t, n.Tree)
+	met := false
+	n.Protector.onChange = func(told map[cgroupfs.Change]bool) {
+		if told[cgroupfs.Change{Cgroup: podG}] && n.rows[runcA] != nil && !met {
+			met = true
+			n.reconcile(t)
+			n.overwrite(t, runcA+"/memory.min", "0")
+		}
+	}
+	target := cgroup.Target{Cgroup: runcA, Level: cgroup.LevelContainer, Values: minimum(100)}
+	n.do(t, func() error { return n.applyPart(t.Context(), []cgroup.Target{target}, nil) })
+	for want := (cgroupfs.Change{Cgroup: runcA, File: "memory.min"}); met; {
+		select {
+		case told := <-n.Protector.watcher.Changes():
+			if _, err := n.repair(t.Context(), told); err != nil {
+				t.Fatal(err)
+			}
+			met = !told[want]
+		case <-time.After(time.Minute):
+			t.Fatal("nothing is told of the write")
+		}
+	}
+	if got := content(t, n.Tree, runcA+"/memory.min"); got != "100" {
+		t.Errorf("memory.min is %s", got)
+	}
+}
+
 // What is written before a cgroup is watched is found, too: what was seen of a container may be old by then.
 func TestAWriteBeforeTheWatch(t *testing.T) {
 	n := running(t, runcA)

@@ -460,11 +460,11 @@ func (p *Protector) watch(part *part) {
 	if watcher == nil || part.watched && !part.abovePods() {
 		return
 	}
-	part.watched = true // an event may reset it: the cgroup was recreated
 	if above := p.rows[path.Dir(part.cgroup)]; part.level == cgroup.LevelContainer && above != nil {
 		above.parts[0].watched = false // it may have been recreated, too, while its parent was not watched
 		p.watch(above.parts[0])        // writes of its cgroup.subtree_control reset the container's files
 	}
+	part.watched = true // an event may reset it: the cgroup was recreated
 	var err error
 	tell := p.onChange != nil && !part.abovePods() // earlier changes were not reported
 	p.outside(func() {
