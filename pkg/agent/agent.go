@@ -139,7 +139,7 @@ type Agent struct {
 	failingFiles   map[string]string // logged failures of files in the state folder
 	protectFailing bool              // logged
 	reconciles     int               // periodic checks so far
-	mayBeOwn       map[string]bool   // cgroups of containers for isOwn
+	unread         map[string]bool   // cgroups that the next check reads again, and isOwn
 }
 
 // New locks the state folder, reads its files and returns an agent. The error is checkpoint.ErrInUse if another process has the folder;
@@ -172,7 +172,7 @@ func New(opts Options) (*Agent, error) {
 		highChanged: make(chan struct{}, 1),
 		changed:     make(chan struct{}, 1),
 		configSlot:  make(chan struct{}, 1),
-		mayBeOwn:    map[string]bool{},
+		unread:      map[string]bool{},
 		ancestors:   ancestors{slot: make(chan struct{}, 1)},
 		shared:      &sharedView{},
 		viewStale:   true,

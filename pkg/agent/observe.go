@@ -23,8 +23,8 @@ func (a *Agent) reconcile(ctx context.Context) {
 		told = a.protector.Watched()
 	}
 	a.mu.Lock()
-	places := append(a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.mayBeOwn)...)
-	maps.DeleteFunc(a.mayBeOwn, func(dir string, _ bool) bool {
+	places := append(a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.unread)...)
+	maps.DeleteFunc(a.unread, func(dir string, _ bool) bool {
 		return !slices.ContainsFunc(places, func(at ledger.Place) bool { return at.Cgroup == dir })
 	})
 	a.reconciles++
@@ -109,13 +109,16 @@ func (a *Agent) readDueLimits(ctx context.Context) {
 // restores the desired values.
 func (a *Agent) readLimit(at ledger.Place) {
 	limit, err := a.tree.Limit(at.Cgroup)
-	if err != nil { // it is gone, or will be read later
+	a.mu.Lock()
+	mayBeOwn := a.unread[at.Cgroup]
+	delete(a.unread, at.Cgroup)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.unread[at.Cgroup] = true
+	}
+	a.mu.Unlock()
+	if err != nil {
 		return
 	}
-	a.mu.Lock()
-	mayBeOwn := a.mayBeOwn[at.Cgroup]
-	delete(a.mayBeOwn, at.Cgroup)
-	a.mu.Unlock()
 	a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit, Own: mayBeOwn && a.isOwn(at.Cgroup)}).Notes)
 }
 
@@ -188,9 +191,8 @@ func (a *Agent) isOwn(dir string) bool {
 	switch {
 	case holds:
 		a.ownCgroup.Store(&dir)
-		clear(a.mayBeOwn)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		a.mayBeOwn[dir] = true
+		a.unread[dir] = true
 	}
 	return holds
 }

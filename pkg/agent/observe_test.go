@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -508,4 +510,24 @@ func TestALimitThatChangesBeforeItIsWatched(t *testing.T) {
 			eventually(t, "the limit is known", func() bool { return n.containerView(pod, "a").Limit == 3*gi })
 		})
 	}
+}
+
+// The kernel tells of a new limit once: if it cannot be read then, the next check reads it.
+func TestALimitThatCannotBeReadIsReadAgain(t *testing.T) {
+	n := newNode(t, "")
+	p := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(p, ofPod(p, "main", gi))
+	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(2*gi))
+	place, _ := n.place(c.ID)
+	n.onOpen = func(_, file string) error {
+		if file == "memory.max" {
+			return unix.EMFILE
+		}
+		return nil
+	}
+	n.readLimit(place)
+	n.onOpen = nil
+	n.observePlaces(t.Context(), n.ledger.PlacesOf(n.unread))
+	n.want("the limit", bytesOf(n.containerView(p, "main").Limit), bytesOf(2*gi))
+	n.want("to read again", fmt.Sprint(len(n.unread)), "0")
 }

@@ -967,7 +967,7 @@ func TestContainersThatMayBeTheDaemonsAreForgotten(t *testing.T) {
 	n.rmdir(c.CgroupsPath)
 	n.must(n.RemoveContainer(context.Background(), p, c))
 	n.reconcile(context.Background())
-	if len(n.mayBeOwn) > 0 {
-		t.Errorf("kept: %v", n.mayBeOwn)
+	if len(n.unread) > 0 {
+		t.Errorf("kept: %v", n.unread)
 	}
 }
