@@ -42,7 +42,6 @@ func (a *Agent) step(event ledger.Event) ledger.Effects {
 func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	now := a.now()
 	effects := a.ledger.Step(now, event)
-	a.viewStale = true
 	if a.recorder != nil {
 		a.recorder.Record(now, a.ledger, event, effects)
 	}
@@ -62,7 +61,10 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	if effects.HighChanged {
 		signal(a.highChanged)
 	}
-	signal(a.changed)
+	if !effects.ViewStays {
+		a.viewStale = true
+		signal(a.changed)
+	}
 	if len(effects.Sync) > 0 { // the other effects are up to the caller
 		a.poke()
 	}

@@ -58,6 +58,32 @@ func TestAnObservedLimitKeepsItsExactBytes(t *testing.T) {
 	}
 }
 
+// A look at cgroups wakes the recorder of OOM kills, and has the next View made, only if it changes something.
+func TestALookThatChangesNothingWakesNobody(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	c := n.launch(pod, ofPod(pod, "main", gi))
+	n.reconcile(context.Background())
+	n.View()
+	for _, step := range []struct {
+		limit uint64
+		wakes bool
+	}{{gi, false}, {2 * gi, true}, {2 * gi, false}} {
+		select {
+		case <-n.Changed():
+		default:
+		}
+		n.writeFile(c.CgroupsPath, "memory.max", bytesOf(step.limit))
+		n.reconcile(context.Background())
+		if woken := len(n.Changed()) > 0; woken != step.wakes || n.viewStale != step.wakes {
+			t.Errorf("memory.max of %d: woken %v, View to be made %v, want %v", step.limit, woken, n.viewStale, step.wakes)
+		}
+		if got := n.containerView(pod, "main").Limit; got != step.limit {
+			t.Errorf("memory.max of %d: the limit is shown as %d", step.limit, got)
+		}
+	}
+}
+
 // A pod's own limit that could not be read when its containers were created says later whether they share it.
 func TestAPodsOwnLimitIsReadAgain(t *testing.T) {
 	n := newNode(t, "")

@@ -154,6 +154,10 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 	}
 	l.publish()
 	effects := l.step.effects
+	switch event.(type) {
+	case Presence, Observed, FinishUpdate: // the periodic look: no View has more of it than the pods that it changed
+		effects.ViewStays = len(l.step.changed) == 0
+	}
 	l.step = step{}
 	return effects
 }
@@ -180,6 +184,8 @@ type Effects struct {
 	Later
 	// HighChanged is set if the result of High has changed.
 	HighChanged bool `json:",omitzero"`
+	// ViewStays is set if View is known to be as it was.
+	ViewStays bool `json:"-"`
 	// DryRun is set if the configuration wants everything computed and nothing done.
 	DryRun bool `json:",omitzero"`
 	// Notes are for the log.
