@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// prunedAtOnce bounds the cgroups of one Prune.
-	prunedAtOnce = 150
+	// prunedAtOnce bounds the cgroups of one Prune, which nothing waits for.
+	prunedAtOnce = 15
 	// comparePeriod is the time between two reads of watched files: inotify does not report a writer that keeps a file open.
 	comparePeriod = 30 * time.Minute
 )
