@@ -56,8 +56,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// lockPeriod is the period of tryLock.
-const lockPeriod = time.Second
+// lockPeriod is the period of tryLock, and of the samples: a processor wakes up once for both.
+const lockPeriod = 2 * time.Second
 
 // tryLock takes the lock periodically, so that /healthz shows whether it is stuck.
 func (a *Agent) tryLock(ctx context.Context) {
