@@ -80,14 +80,17 @@ func idleHost(b *testing.B) *host {
 	return h
 }
 
-// idle starts the plugin, and pods, and waits until what follows the last of them is done.
+// idle starts the plugin, and pods of which every second uses more than half of its limit, and waits until what follows the last of them is done.
 func (h *host) idle(pods int) *process {
 	h.t.Helper()
 	plugin := h.start()
 	for i := range pods {
 		pod := guaranteed(fmt.Sprintf("pod-%d", i), 8*mi)
 		h.deploy(pod)
-		h.on(pod, 4*mi, 0)
+		used := int64(3+3*(i%2)) * mi
+		h.on(pod, used, 0)
+		must(h.t, h.tree.Write(pod.cgroup()+"/"+pod.id(), "memory.current", fmt.Sprint(used)))
+		must(h.t, h.tree.Write(pod.cgroup(), "memory.events", "max 0\noom 0\noom_kill 0\n")) // which the kernel can tell of
 	}
 	h.shows(" enough", "status")
 	time.Sleep(3 * time.Second)
