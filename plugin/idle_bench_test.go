@@ -97,8 +97,8 @@ func (h *host) idle(pods int) *process {
 	return plugin
 }
 
-// quieten waits until the journal has been looked through, which takes 134 s with 2,000 cgroups. The run of one operation, which Go makes before
-// each, does not wait.
+// quieten waits until what follows the creates is done, but for a look through the journal, which takes 22 minutes with 2,000 cgroups. The run
+// of one operation, which Go makes before each, does not wait.
 func quieten(b *testing.B) {
 	if b.N > 1 {
 		time.Sleep(150 * time.Second)
