@@ -221,6 +221,7 @@ func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
 		first := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		second := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		files := map[string]cgroup.Target{}
+		var shown View
 		var err error
 		for i := range steps {
 			now := time.Unix(int64(i), 0)
@@ -236,6 +237,10 @@ func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
 				t.Fatalf("%s: step %d, %T: the effects are\n%+v\nand from a snapshot\n%+v", yaml, i, event, effects, after)
 			}
 			checkDerived(t, one, event)
+			before := shown
+			if shown = one.View(); effects.ViewStays && !reflect.DeepEqual(before, shown) {
+				t.Fatalf("%s: step %d, %T: the View was\n%+v\nand is\n%+v", yaml, i, event, before, shown)
+			}
 			if !reflect.DeepEqual(effects, again) {
 				t.Fatalf("%s: step %d, %T: the effects are\n%+v\nand\n%+v", yaml, i, event, effects, again)
 			}
