@@ -57,7 +57,7 @@ func (r *events) event() Event {
 		delete(r.pods, name)
 		return EndPod{Pod: pod, Gone: true}
 	case roll == 1:
-		return FinishUpdate{}
+		return FinishUpdate{ID: c.ID}
 	case roll == 2:
 		return PodFacts{UID: pod.UID, PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 			Ref: pod.Ref(), Containers: []pods.Container{{Name: "a", Kind: memoryqos.Kind(r.IntN(3)), Request: 1 << 30, Limit: 2 << 30}},

@@ -541,7 +541,8 @@ func (c *container) rest(current, half uint64) {
 	c.used, c.left = current, c.apart
 }
 
-// round reads the containers that grow towards their limits, or all. A container below half of its limit takes one read, and not in each round.
+// round reads the containers that grow towards their limits, or all. A container below half of its limit takes one read, and not in each round;
+// one above it that hardly changes takes one, too, in most rounds.
 func (r *Recorder) round(now time.Time, all bool) {
 	if all {
 		r.countParents(now)
@@ -572,6 +573,10 @@ func (r *Recorder) round(now time.Time, all bool) {
 				continue
 			}
 			if c.rest(current, limit/2); current < limit/2 {
+				continue
+			}
+			var still bool
+			if c.samples, still = c.samples.still(current, limit, now); still {
 				continue
 			}
 			events, err := r.options.Tree.Events(dir)

@@ -469,6 +469,53 @@ func TestOneFarFromItsLimitIsLookedAtSeldom(t *testing.T) {
 	}
 }
 
+// One above half of its limit that holds what it held takes one read a round, and all of them every five minutes. Its last sample says when it was
+// read, and until when it held.
+func TestOneThatHoldsWhatItHeldTakesOneRead(t *testing.T) {
+	for _, test := range []struct {
+		grows         uint64 // bytes a round
+		usage, stalls int    // reads of memory.current and of memory.pressure in 10 rounds
+		kept          string
+	}{{0, 11, 1, "12:05:00-12:07:00"}, {1024, 11, 1, "12:05:00-12:07:00"}, {3 * mib, 20, 10, "12:06:30 12:07:00"}} {
+		h := newHost(t)
+		h.view.Pods[0].Containers = h.view.Pods[0].Containers[:1]
+		reads := map[string]int{}
+		r := h.recorder(cgroupfs.OnOpen(func(cgroup, file string) error {
+			if cgroup == appDir {
+				reads[file]++
+			}
+			return nil
+		}))
+		now := noon
+		rounds := func(count int) {
+			for range count {
+				h.held(appDir, "67108864", Held{Processes: 33*mib + test.grows*uint64(now.Sub(noon)/period)})
+				r.round(now, true)
+				now = now.Add(period)
+			}
+		}
+		h.sync(r, now)
+		rounds(1)
+		clear(reads)
+		rounds(10)
+		if reads["memory.current"] != test.usage || reads["memory.pressure"] != test.stalls {
+			t.Errorf("with %d bytes more each round: %v", test.grows, reads)
+		}
+		rounds(4)
+		var kept []string
+		for _, s := range r.pods[podDir].containers[appDir].samples.since(now) {
+			text := s.At.Format(time.TimeOnly)
+			if !s.Until.IsZero() {
+				text += "-" + s.Until.Format(time.TimeOnly)
+			}
+			kept = append(kept, text)
+		}
+		if text := strings.Join(kept, " "); text != test.kept {
+			t.Errorf("with %d bytes more each round: the samples are of %s, want %s", test.grows, text, test.kept)
+		}
+	}
+}
+
 // What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	for name, pin := range map[string]func(*ledger.ContainerView){

@@ -71,7 +71,9 @@ func (r *Recorder) forgetRisks(now time.Time) {
 
 // Sample is one look at a container that came near its limit.
 type Sample struct {
-	At      time.Time `json:"time"`
+	At time.Time `json:"time"`
+	// Until is when memory.current was last read and had hardly changed; zero if At was the last time.
+	Until   time.Time `json:"until,omitzero"`
 	Current uint64    `json:"current"` // memory.current, bytes
 	Held    Held      `json:"held"`
 	// Nodes is what it holds on each of the NUMA nodes that it is kept to, in bytes.
@@ -87,6 +89,8 @@ const (
 	// mostSamples and sampleAge bound what is kept of a container.
 	mostSamples = 60
 	sampleAge   = time.Minute
+	// stillAge bounds how long a sample stands for a container that hardly changes.
+	stillAge = 5 * time.Minute
 	// sampleEvery is the least time between two samples of a pod's containers.
 	sampleEvery = time.Second
 )
@@ -101,10 +105,31 @@ func (s samples) add(one Sample) samples {
 
 // since leaves out what is older than a minute.
 func (s samples) since(now time.Time) samples {
-	for len(s) > 0 && now.Sub(s[0].At) > sampleAge {
+	for len(s) > 0 && now.Sub(s[0].until()) > sampleAge {
 		s = s[1:]
 	}
 	return s
+}
+
+// still adds to the last sample that it holds now, too, if memory.current has changed by less than a sixteenth of what is left up to the limit.
+func (s samples) still(current, limit uint64, now time.Time) (samples, bool) {
+	if s = s.since(now); len(s) == 0 {
+		return s, false
+	}
+	last := s[len(s)-1]
+	changed := less(current, last.Current) + less(last.Current, current)
+	if now.Sub(last.At) >= stillAge || changed >= less(limit, current)/16 {
+		return s, false
+	}
+	last.Until = now
+	return append(slices.Clone(s[:len(s)-1]), last), true // a verdict may share what was there
+}
+
+func (s Sample) until() time.Time {
+	if s.Until.IsZero() {
+		return s.At
+	}
+	return s.Until
 }
 
 // again is how long until a container is looked at again, of which this is the next sample: a quarter of the time in which it will have
@@ -118,6 +143,6 @@ func (s samples) again(next Sample, limit uint64) time.Duration {
 	if grown == 0 {
 		return period
 	}
-	left := float64(less(limit, next.Held.unreclaimable())) / float64(grown) * float64(next.At.Sub(last.At)) / 4
+	left := float64(less(limit, next.Held.unreclaimable())) / float64(grown) * float64(next.At.Sub(last.until())) / 4
 	return time.Duration(min(max(left, float64(sampleEvery)), float64(period)))
 }
