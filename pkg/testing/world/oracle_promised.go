@@ -145,7 +145,7 @@ func (n *simulation) whereAllocated(see seer) {
 			if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < n.limit(c) {
 				want = n.withMemory()
 			}
-			if n.runs(c) && !c.Since.Before(n.placed) && want != 0 && bits(mems) != want && n.kernel.mapped(c.Cgroup, bits(mems)&^want) <= mostMoved {
+			if n.runs(c) && !c.Since.Before(n.placed) && want != 0 && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
 				see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
 			}
 			if n.runs(c) && !c.Since.Before(n.placed) && want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo {
