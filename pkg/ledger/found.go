@@ -85,16 +85,16 @@ func (l *Ledger) addMissed(p *pod, received Container, files *Files) *container 
 	return c
 }
 
-// runtimeLimit takes over the limit that the runtime shows for a known container, if its file shows the same rounded to a page, or could
-// not be read. After its own restart CRI-O shows the limit of the creation, so its limit counts only if the file agrees.
+// runtimeLimit takes over the limit that the runtime shows for a known container, if its file shows the same rounded to a page, could not be
+// read, or has lost it with its controller. After its own restart CRI-O shows the limit of the creation, so its limit counts only if the file agrees.
 func (l *Ledger) runtimeLimit(c *container, received Container, files Files) {
-	limit := limitOf(received.Resources.MemoryLimit)
+	limit, unread := limitOf(received.Resources.MemoryLimit), files.Limit == nil || *files.Limit == cgroup.Max
 	switch {
 	case limit == 0 || limit == c.Limit:
 		return
-	case files.Limit == nil && strings.Contains(strings.ToLower(l.state.Runtime.Name), "cri-o"):
+	case unread && strings.Contains(strings.ToLower(l.state.Runtime.Name), "cri-o"):
 		return
-	case files.Limit != nil && !memoryqos.Holds(*files.Limit, limit, l.page()):
+	case !unread && !memoryqos.Holds(*files.Limit, limit, l.page()):
 		return
 	}
 	c.setLimit(limit)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
@@ -81,6 +82,10 @@ func TestWhatChangesWhileAContainerRuns(t *testing.T) {
 		"CRI-O's, which may be that of the creation": {"", main, []func(*Ledger) Event{atStart("cri-o", &three, nil)},
 			"0: pinned under best-effort; 4Gi of memory"},
 		"a limit that the file does not show": {"", main, []func(*Ledger) Event{atStart("containerd", &three, of(4*gi))},
+			"0: pinned under best-effort; 4Gi of memory"},
+		"a limit that the file has lost with its controller": {"", main, []func(*Ledger) Event{atStart("containerd", &three, of(uint64(cgroup.Max)))},
+			"0: pinned under best-effort; 3Gi of memory"},
+		"CRI-O's, and the file has lost it": {"", main, []func(*Ledger) Event{atStart("cri-o", &three, of(uint64(cgroup.Max)))},
 			"0: pinned under best-effort; 4Gi of memory"},
 		"the runtime shows no limit": {"", main, []func(*Ledger) Event{atStart("containerd", nil, nil)},
 			"0: pinned under best-effort; 4Gi of memory"},
