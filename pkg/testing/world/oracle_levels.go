@@ -70,7 +70,11 @@ func (n *simulation) levels() {
 	open := n.gaps
 	n.gaps = n.kernel.takeGaps()
 	for _, g := range open {
-		if has, below := n.kernel.levels(g); has < below && n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
+		has, below := n.kernel.levels(g)
+		if limit := n.number(g.parent, "memory.max"); limit > 0 { // more would protect nothing
+			below = min(below, limit)
+		}
+		if has < below && n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {
 			n.broken(covered, "since a write to %s at %s %s of %s is %d, and the cgroups in it have %d", g.by, g.at.Sub(n.began), g.file, g.parent, has, below)
 		}
 	}
