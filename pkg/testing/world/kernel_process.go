@@ -70,23 +70,32 @@ func (k *Kernel) run(p *process, passed time.Duration) {
 			a.cpu += ran
 		}
 	}
-	if !p.getsOn(passed) && p.atHigh && 2*min(p.stalled, passed) > passed {
+	if !p.getsOn(passed, k.leastFreed()) && p.atHigh && 2*min(p.stalled, passed) > passed {
 		p.standing += passed
 	} else {
 		p.standing = 0
 	}
 }
 
+// leastFreed is how much of reclaim a second counts as getting on: the guard weighs it against full, and where that stands, can only see whether
+// there is some.
+func (k *Kernel) leastFreed() uint64 {
+	if k.fullStands() {
+		return 1 << 20
+	}
+	return 4 << 20
+}
+
 // getsOn reports whether a process at its memory.high is slow rather than stopped, as one whose page cache the disk takes, which waits for that:
 // reclaim frees a few MiB a second that are not read again, and the rest fits below memory.high.
-func (p *process) getsOn(passed time.Duration) bool {
+func (p *process) getsOn(passed time.Duration, least uint64) bool {
 	g, high := p.group, uint64(cgroup.Max)
 	for a := range g.above {
 		high = min(high, a.high)
 	}
 	before := p.freed
 	p.freed = less(g.stolen, g.refault)
-	return less(p.freed, before) > limited(cgroup.Max, 4<<20, passed) && g.total(anon, shmem, slab) <= high
+	return less(p.freed, before) > limited(cgroup.Max, least, passed) && g.total(anon, shmem, slab) <= high
 }
 
 // limited is what a process wants now, at a rate by the second; 0 is no rate.
