@@ -64,6 +64,24 @@ func TestSchemaOfTheConfiguration(t *testing.T) {
 	compareGolden(t, path, head+schemaOfConfig+out.String()+"}\n")
 }
 
+// TestKeysOfTheConfigurationBelongInConfig sets each key of the configuration as a value of the chart.
+func TestKeysOfTheConfigurationBelongInConfig(t *testing.T) {
+	values, config := valuesSchema(t)
+	text := ""
+	for key := range config.Properties {
+		if _, ok := values.Properties[key]; !ok && !slices.Contains(formerKeys, key) {
+			text += key + ": x\n"
+		}
+	}
+	_, err := render(t, text)
+	for line := range strings.Lines(text) {
+		key, _, _ := strings.Cut(line, ":")
+		if want := "at '/" + key + "': value must be 'left out: it is a key of config'"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("value %s: error %v, want %q", key, err, want)
+		}
+	}
+}
+
 // TestSchemaAdmitsEveryDefault renders the chart with the file that has every key.
 func TestSchemaAdmitsEveryDefault(t *testing.T) {
 	text, err := os.ReadFile("../config.yaml")
