@@ -18,6 +18,8 @@ type decoder struct {
 	doc *Document
 	// values is how many more may be read.
 	values int
+	// root is the type of the whole file.
+	root reflect.Type
 	// merges allows merge keys (<<), whose fields are not looked at.
 	merges bool
 }
@@ -81,11 +83,33 @@ func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error
 			}
 		}
 		hint := spelling.Hint(key, fields)
+		if all := places(d.root, "", key); hint == "" && len(all) > 0 {
+			hint = ": it belongs " + spelling.List(all)
+		}
 		if r, ok := into.Addr().Interface().(Replacer); ok && r.Instead(key) != "" {
 			hint = ": " + r.Instead(key)
 		}
 		return d.errorf(keyNode, path, "unknown field %s%s", Quote(key), hint)
 	})
+}
+
+// places says where a type has a field, and the types of its fields and items.
+func places(of reflect.Type, path, field string) (all []string) {
+	for i, name := range fieldsOf(of) {
+		below, at := of.Field(i).Type, join(path, name)
+		if below.Kind() == reflect.Slice {
+			below, at = below.Elem(), at+"[]"
+		}
+		switch {
+		case name != "" && name == field && path == "":
+			all = append(all, "at the top level")
+		case name != "" && name == field:
+			all = append(all, "in "+path)
+		case name != "" && below.Kind() == reflect.Struct:
+			all = append(all, places(below, at, field)...)
+		}
+	}
+	return all
 }
 
 // field decodes the value of a key; the field stands where its key stands.

@@ -151,8 +151,9 @@ func Decode(name string, data []byte, into any) (*Document, error) {
 	case len(documents) == 0 || isNull(documents[0].Content[0]):
 		return doc, nil
 	}
-	d := &decoder{doc: doc, values: mostValues}
-	return doc, d.value(documents[0].Content[0], "", reflect.ValueOf(into).Elem())
+	root := reflect.ValueOf(into).Elem()
+	d := &decoder{doc: doc, values: mostValues, root: root.Type()}
+	return doc, d.value(documents[0].Content[0], "", root)
 }
 
 func newDocument(name string) *Document {

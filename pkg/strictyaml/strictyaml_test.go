@@ -128,6 +128,8 @@ func TestBadFileIsOneClearError(t *testing.T) {
 		"unknown field":            {"name: x\nnmae: y", `f:2: unknown field "nmae", did you mean "name"?`},
 		"unknown field below":      {"inner:\n  windwo: 1s", `f:2: inner: unknown field "windwo", did you mean "window"?`},
 		"case of a field":          {"Name: x", `f:1: unknown field "Name", did you mean "name"?`},
+		"field of a field":         {"name: x\nwindow: 1s", `f:2: unknown field "window": it belongs in list[] or in inner`},
+		"field of what is above":   {"inner:\n  share: 1", `f:2: inner: unknown field "share": it belongs at the top level`},
 		"empty field":              {`"": x`, `f:1: unknown field ""`},
 		"untagged field":           {"Untaged: x", `f:1: unknown field "Untaged"`},
 		"hidden field":             {`"-": x`, `f:1: unknown field "-"`},
