@@ -31,13 +31,13 @@ func appendFile(b []byte, s memorymanager.State, format Format, policy string) [
 	if format != V2 {
 		s.Pods = nil
 	}
-	content := newDocument(s, policy)
-	content.Checksum = uint64(fnv1a(appendHashText(nil, s, format, policy)))
+	sum := fnv1a(appendHashText(b, s, format, policy)[len(b):])
+	b = appendAmountsSum(appendField(appendFileState(b, s, policy), `,"checksum":`, sum), s)
 	if format == V3 {
-		content.Data = string(newDocument(whole, policy).json())
-		content.DataChecksum = uint64(dataSum(content.Data))
+		data := string(append(appendAmountsSum(appendFileState(nil, whole, policy), whole), '}'))
+		b = appendField(appendQuoted(append(b, `,"data":`...), data), `,"dataChecksum":`, dataSum(data))
 	}
-	return append(b, content.json()...)
+	return append(b, '}')
 }
 
 // byPod groups allocations by pod. The entries must be sorted by pod. Pods without allocated containers come last.

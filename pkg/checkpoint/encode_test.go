@@ -254,3 +254,12 @@ func TestAmountsThatTheNodesTellAreNotWritten(t *testing.T) {
 		t.Fatal(text)
 	}
 }
+
+// TestEncodingIsNoReflection counts allocations, of which encoding/json and fmt make some for each value: a create waits for the text.
+func TestEncodingIsNoReflection(t *testing.T) {
+	const containers = 250
+	w := Writer{state: withoutAmounts(benchManager(t, 8, containers).State())}
+	if got := testing.AllocsPerRun(10, func() { _, _ = w.content(nil) }); got > 4*containers {
+		t.Errorf("the text of %d containers takes %v allocations, want at most 4 for each", containers, got)
+	}
+}
