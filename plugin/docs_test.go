@@ -129,6 +129,26 @@ func TestDocumentsNameRealCommands(t *testing.T) {
 	}
 }
 
+// The benchmarks of packages that the documents tell people to run measure something.
+func TestDocumentsMeasureSomething(t *testing.T) {
+	t.Parallel()
+	command, found := regexp.MustCompile(`(?m)^    go test (\./pkg/\S+) -run '\^\$' -bench '?([^' ]+)`), 0
+	for name, text := range documents(t) {
+		for _, match := range command.FindAllStringSubmatch(text, -1) {
+			found++
+			test := exec.Command("go", "test", "-vet=off", "-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2",
+				match[1], "-run", "^$", "-bench", match[2], "-benchtime", "1x")
+			test.Dir, test.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+			if output, err := test.CombinedOutput(); err != nil || !bytes.Contains(output, []byte("ns/op")) {
+				t.Errorf("%s: %s: %v\n%s", name, match[0], err, output)
+			}
+		}
+	}
+	if found < 3 {
+		t.Errorf("%d benchmarks found", found)
+	}
+}
+
 // The targets of make that the documents name are there.
 func TestDocumentsNameRealTargets(t *testing.T) {
 	t.Parallel()
