@@ -141,7 +141,8 @@ func TestPictureOfThePageInChromium(t *testing.T) {
 	}
 }
 
-// `make run` ends with the address of the page, which is served until Ctrl-C, also where nothing is allocated. Beside JSON it is on stderr.
+// `make run` ends with the address of the page, which is served until Ctrl-C, also where nothing is allocated, and with commands that ask
+// the daemon. Beside JSON it is on stderr.
 func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	demo := filepath.Join(t.TempDir(), "demo")
@@ -160,12 +161,21 @@ func TestTheDemoServesThePageUntilItIsInterrupted(t *testing.T) {
 			out, err := pipe()
 			must(t, err)
 			must(t, cmd.Start())
-			lines, page, log := bufio.NewScanner(out), "", ""
+			lines, page, log, commands := bufio.NewScanner(out), "", "", 0
 			for log == "" && lines.Scan() {
 				if _, address, found := strings.Cut(lines.Text(), "The page, until Ctrl-C: "); found {
 					page = address
 				}
+				if command := strings.TrimPrefix(lines.Text(), "In another terminal: "); strings.HasPrefix(strings.TrimSpace(command), binary) {
+					commands++
+					if output, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+						t.Errorf("%s: %v: %s", command, err, output)
+					}
+				}
 				_, log, _ = strings.Cut(lines.Text(), "The plugin's log: ")
+			}
+			if commands != 2 {
+				t.Errorf("%d commands for another terminal, want status and verify", commands)
 			}
 			if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "level=") {
 				t.Errorf("the log %q: %v: %s", log, err, text)

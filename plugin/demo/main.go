@@ -138,8 +138,9 @@ func (o options) show(ctx context.Context, node *simulator.Node, plugin *plugin,
 		return err
 	}
 	defer page.Close()
-	fmt.Fprintf(o.notes(out), "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\nThe plugin's log: %s\n",
-		page.Addr, o.plugin, node.StateDir, plugin.log)
+	fmt.Fprintf(o.notes(out), "\nThe page, until Ctrl-C: http://%s/\nIn another terminal: %s status --state-dir %s\n"+
+		"                     %s verify --state-dir %s --cgroups %s --plain-cgroups --machine %s\nThe plugin's log: %s\n",
+		page.Addr, o.plugin, node.StateDir, o.plugin, node.StateDir, node.Cgroups.Root(), o.machine, plugin.log)
 	<-ctx.Done()
 	return nil
 }
