@@ -657,6 +657,7 @@ func TestADryRunTouchesNothing(t *testing.T) {
 	if got := n.update(burst, c, Resources{MemoryLimit: limit(int64(gi))}); got != nil {
 		t.Errorf("the update was answered with %+v", got)
 	}
+	c.Resources.MemoryLimit = limit(int64(gi))
 	if err := n.PostUpdateContainer(context.Background(), burst, c); err != nil {
 		t.Error(err)
 	}
