@@ -23,10 +23,14 @@ func (a *Agent) reconcile(ctx context.Context) {
 		told = a.protector.Watched()
 	}
 	a.mu.Lock()
-	places := append(a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.unread)...)
-	maps.DeleteFunc(a.unread, func(dir string, _ bool) bool {
-		return !slices.ContainsFunc(places, func(at ledger.Place) bool { return at.Cgroup == dir })
-	})
+	places, again := a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.unread)
+	living := map[string]bool{}
+	for _, at := range again {
+		if a.unread[at.Cgroup] { // not one beside it
+			living[at.Cgroup] = true
+		}
+	}
+	a.unread, places = living, append(places, again...)
 	a.reconciles++
 	a.mu.Unlock()
 	if a.observePlaces(ctx, places); ctx.Err() != nil {
