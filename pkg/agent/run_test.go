@@ -950,7 +950,7 @@ func TestTheDaemonFindsItsContainerLater(t *testing.T) {
 	n.want("memory.high of the daemon", n.file(c.CgroupsPath, "memory.high"), "max")
 }
 
-// A container that ends before it is known whether the daemon is in it is forgotten, as those of a daemon outside of containers would be kept for ever.
+// A container that ends before it is known whether the daemon is in it is forgotten: a daemon outside of containers would keep them all.
 func TestContainersThatMayBeTheDaemonsAreForgotten(t *testing.T) {
 	n := newNode(t, "")
 	p := n.pod("other", memoryqos.Burstable)

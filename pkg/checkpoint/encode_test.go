@@ -255,7 +255,7 @@ func TestAmountsThatTheNodesTellAreNotWritten(t *testing.T) {
 	}
 }
 
-// TestEncodingIsNoReflection counts allocations, of which encoding/json and fmt make some for each value: a create waits for the text.
+// A create waits for the text. encoding/json and fmt would allocate for each value in it.
 func TestEncodingIsNoReflection(t *testing.T) {
 	const containers = 250
 	w := Writer{state: withoutAmounts(benchManager(t, 8, containers).State())}

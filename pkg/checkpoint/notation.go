@@ -18,6 +18,7 @@ type notation struct {
 	policy, nodes, entries, ownBlocks string
 	node, table, block                []string // before, between and after the values
 	pod, entry, podEntry              [2]string
+	amounts                           bool // by node, which the kubelet's types do not have
 }
 
 // inFile is the JSON that encoding/json writes for a document.
@@ -27,6 +28,7 @@ var inFile = notation{
 	[]string{`:{"total":`, `,"systemReserved":`, `,"allocatable":`, `,"reserved":`, `,"free":`, `}`},
 	[]string{`{"numaAffinity":[`, `],"type":`, `,"size":`, `}`},
 	[2]string{`:{`, `}`}, [2]string{`:[`, `]`}, [2]string{`:{"memoryBlocks":[`, `]}`},
+	true,
 }
 
 // inHash is the text that the kubelet hashes for the checksum of layouts V1 and V2: its types as Go syntax, as dump.ForHash prints them,
@@ -39,6 +41,7 @@ var inHash = notation{
 	[]string{":<*>{TotalMemSize:(uint64)", " SystemReserved:(uint64)", " Allocatable:(uint64)", " Reserved:(uint64)", " Free:(uint64)", "}"},
 	[]string{"{NUMAAffinity:([]int)[", "] Type:(v1.ResourceName)", " Size:(uint64)", "}"},
 	[2]string{":map[", "]"}, [2]string{":[", "]"}, [2]string{":{MemoryBlocks:([]state.Block)[", "]}"},
+	false,
 }
 
 const textEnd = " Checksum:(checksum.Checksum)0}"
@@ -117,7 +120,7 @@ func (n notation) appendBlocks(b []byte, name string, around [2]string, blocks [
 func (n notation) appendBlock(b []byte, block memorymanager.Block) []byte {
 	b = appendList(append(b, n.block[0]...), n.separator, block.Nodes.IDs(), appendInt)
 	b = appendField(n.name(append(b, n.block[1]...), string(block.Type)), n.block[2], block.Size)
-	if block.PerNode != nil && n.separator == ',' { // the kubelet's types have no amounts
+	if block.PerNode != nil && n.amounts {
 		b = append(appendList(append(b, `,"perNode":{`...), ',', block.PerNode, appendAmount), '}')
 	}
 	return append(b, n.block[3]...)
@@ -143,7 +146,7 @@ func appendField[T uint32 | uint64](b []byte, before string, value T) []byte {
 
 func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
 
-// appendQuoted quotes a name. Those of Kubernetes need no escapes.
+// appendQuoted quotes a name; Kubernetes has no names that need escapes.
 func appendQuoted(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {

@@ -332,7 +332,7 @@ func (r *Recorder) sync(now time.Time) {
 			r.baseline(v.Cgroup)
 		}
 		more := p.meet(v) && known
-		if more { // its cgroup may have been made again, of which nothing is told: a second watch of the same one is no other
+		if more { // inotify does not report that a cgroup was made again; a second watch of the same one replaces the first
 			p.watched = false
 			r.watch(p)
 		}

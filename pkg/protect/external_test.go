@@ -490,7 +490,7 @@ func TestAPassBesideOneThatWatches(t *testing.T) {
 			}
 			met = !told[want]
 		case <-time.After(time.Minute):
-			t.Fatal("nothing is told of the write")
+			t.Fatal("no event reports the write")
 		}
 	}
 	if got := content(t, n.Tree, runcA+"/memory.min"); got != "100" {
