@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -154,6 +155,16 @@ func parseConfig(t testing.TB, yaml string) config.Config {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// noDescriptorFor fails to open a file of any cgroup.
+func noDescriptorFor(unopened string) func(cgroup, file string) error {
+	return func(_, file string) error {
+		if file == unopened {
+			return unix.EMFILE
+		}
+		return nil
+	}
 }
 
 // start makes the agent and connects it to a runtime without pods.

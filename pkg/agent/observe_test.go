@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -540,20 +538,19 @@ func TestALimitThatChangesBeforeItIsWatched(t *testing.T) {
 
 // The kernel tells of a new limit once: if it cannot be read then, the next check reads it.
 func TestALimitThatCannotBeReadIsReadAgain(t *testing.T) {
-	n := newNode(t, "")
+	n := newNode(t, "", func(n *node) { n.watches = true })
 	p := n.pod("pod", memoryqos.Burstable)
 	c := n.launch(p, ofPod(p, "main", gi))
+	n.reconcile(t.Context())
+	if !n.protector.Watched()[c.CgroupsPath[1:]] {
+		t.Fatal("the container is not watched")
+	}
 	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(2*gi))
 	place, _ := n.place(c.ID)
-	n.onOpen = func(_, file string) error {
-		if file == "memory.max" {
-			return unix.EMFILE
-		}
-		return nil
-	}
+	n.onOpen = noDescriptorFor("memory.max")
 	n.readLimit(place)
 	n.onOpen = nil
-	n.observePlaces(t.Context(), n.ledger.PlacesOf(n.unread))
+	n.reconcile(t.Context())
 	n.want("the limit", bytesOf(n.containerView(p, "main").Limit), bytesOf(2*gi))
 	n.want("to read again", fmt.Sprint(len(n.unread)), "0")
 }

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
@@ -934,12 +932,7 @@ func TestTheDaemonFindsItsContainerLater(t *testing.T) {
 	c.State = Running
 	n.mkdir(c.CgroupsPath)
 	n.writeFile(c.CgroupsPath, "cgroup.procs", fmt.Sprintf("%d\n", os.Getpid()))
-	n.onOpen = func(_, file string) error {
-		if file == "cgroup.procs" {
-			return unix.EMFILE
-		}
-		return nil
-	}
+	n.onOpen = noDescriptorFor("cgroup.procs")
 	n.sync([]Pod{itself}, []Container{c})
 	n.reconcile(context.Background())
 	if n.containerView(itself, "main").High == nil {
@@ -957,12 +950,7 @@ func TestContainersThatMayBeTheDaemonsAreForgotten(t *testing.T) {
 	c := ofPod(p, "main", 128*mi)
 	c.State = Running
 	n.mkdir(c.CgroupsPath)
-	n.onOpen = func(_, file string) error {
-		if file == "cgroup.procs" {
-			return unix.EMFILE
-		}
-		return nil
-	}
+	n.onOpen = noDescriptorFor("cgroup.procs")
 	n.sync([]Pod{p}, []Container{c})
 	n.onOpen = nil
 	n.rmdir(c.CgroupsPath)
