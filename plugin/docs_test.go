@@ -136,8 +136,8 @@ func TestDocumentsMeasureSomething(t *testing.T) {
 	for name, text := range documents(t) {
 		for _, match := range command.FindAllStringSubmatch(text, -1) {
 			found++
-			test := exec.Command("go", "test", "-vet=off", "-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2",
-				match[1], "-run", "^$", "-bench", match[2], "-benchtime", "1x")
+			test := exec.Command("go", slices.Concat([]string{"test", "-vet=off"}, makeFlags,
+				[]string{match[1], "-run", "^$", "-bench", match[2], "-benchtime", "1x"})...)
 			test.Dir, test.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
 			if output, err := test.CombinedOutput(); err != nil || !bytes.Contains(output, []byte("ns/op")) {
 				t.Errorf("%s: %s: %v\n%s", name, match[0], err, output)

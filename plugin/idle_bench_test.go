@@ -80,7 +80,7 @@ func idleHost(b *testing.B) *host {
 	return h
 }
 
-// idle starts the plugin, and pods of which every second uses more than half of its limit, and waits until what follows the last of them is done.
+// idle starts the plugin and pods, half of which use more than half of their limits, and waits for the work that the last pod causes.
 func (h *host) idle(pods int) *process {
 	h.t.Helper()
 	plugin := h.start()

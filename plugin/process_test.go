@@ -104,10 +104,12 @@ func collectRaces(folder string) error {
 	return os.Setenv("GORACE", "log_path="+filepath.Join(folder, "race"))
 }
 
-// build builds a program with the Makefile's flags, so that both find the same packages in Go's cache.
+// makeFlags are the Makefile's, so that both find the same packages in Go's cache.
+var makeFlags = []string{"-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2"}
+
+// build builds a program.
 func build(out, program string, flags ...string) error {
-	args := append([]string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out}, flags...)
-	cmd := exec.Command("go", append(args, program)...)
+	cmd := exec.Command("go", slices.Concat([]string{"build"}, makeFlags, []string{"-o", out}, flags, []string{program})...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if slices.Contains(flags, "-race") {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
