@@ -46,6 +46,7 @@ func byPod(entries []memorymanager.Entry, whole []memorymanager.PodEntry) (pods 
 	for _, entry := range whole {
 		own[entry.Pod] = entry.Blocks
 	}
+	pods = make([]memorymanager.PodAllocations, 0, len(entries)+len(whole))
 	for rest := entries; len(rest) > 0; {
 		n := slices.IndexFunc(rest, func(entry memorymanager.Entry) bool { return entry.Pod != rest[0].Pod })
 		if n < 0 {

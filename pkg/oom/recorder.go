@@ -89,19 +89,18 @@ type hit struct {
 }
 
 type pod struct {
-	cgroup       string
-	watched      bool      // otherwise it is looked at with each sign of life
-	away         bool      // it may have run while no daemon watched, and has not been read completely since
-	after        time.Time // when a daemon last watched before this one
-	unread       time.Time // until then it was looked at; since, it or a container could not be read, which is in the log; zero: it is read
-	unjudged     counters  // kills without a verdict, perhaps of a container that cannot be read, and what was hit when they were counted
-	unjudgedAway bool      // some of them while no daemon watched, perhaps
-	view         *ledger.PodView
-	containers   map[string]*container // by cgroup
-	sampled      time.Time
-	rests        time.Time // until then it is not read again
-	again        bool      // it is to be read then
-	max, high    uint64    // of memory.events when it was looked at
+	cgroup     string
+	watched    bool      // otherwise it is looked at with each sign of life
+	away       bool      // it may have run while no daemon watched, and has not been read completely since
+	after      time.Time // when a daemon last watched before this one
+	unread     time.Time // until then it was looked at; since, it or a container could not be read, which is in the log; zero: it is read
+	unjudged   unjudged  // kills without a verdict, perhaps of a container that cannot be read
+	view       *ledger.PodView
+	containers map[string]*container // by cgroup
+	sampled    time.Time
+	rests      time.Time // until then it is not read again
+	again      bool      // it is to be read then
+	max, high  uint64    // of memory.events when it was looked at
 }
 
 type container struct {

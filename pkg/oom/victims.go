@@ -15,7 +15,13 @@ type victim struct {
 	dir        string
 	counted    counters // since it was looked at
 	reading    Reading
-	late       bool // it could not be read when the pod counted its kills, perhaps
+	late       bool // perhaps it could not be read when the pod counted its kills
+}
+
+// unjudged are kills of a pod that get no verdict until it is known whose they are.
+type unjudged struct {
+	counters      // and what was hit when they were counted
+	away     bool // perhaps no daemon watched at some of them
 }
 
 // kill is one that waits for what the kernel counts next: of a whole container it counts one process after the other.
@@ -35,132 +41,157 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	if i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	// First of all: the runtime removes the cgroup of a container that has ended.
-	unjudged, unjudgedAway, notRead := p.unjudged, p.unjudgedAway, p.unread
-	victims, whole, unread, waits := r.victims(p, now, since, away, i < 0)
-	if p.unjudgedAway = waits != nil && (away || unjudgedAway); waits == nil {
-		p.unjudged, p.unread = counters{}, time.Time{}
-	} else if r.isUnread(p, waits, now); len(victims) == 0 {
-		return
+	before, notRead := p.unjudged, p.unread
+	found := r.victims(p, now, since, away, i < 0) // first of all: the runtime removes the cgroup of a container that has ended
+	if found.waits == nil {
+		p.unjudged, p.unread = unjudged{}, time.Time{}
+	} else {
+		p.unjudged.away = away || before.away
+		r.isUnread(p, found.waits, now)
+		if len(found.victims) == 0 {
+			return
+		}
 	}
 	var above []Reading
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
 		above = append(above, r.level(dir, Parent, now))
 	}
-	for _, v := range victims {
-		where := cmp.Or(v.dir, p.cgroup)
-		since.Kills = v.counted.Kills
-		of, away, after, due := whole, away, time.Time{}, now.Add(settle)
+	for _, v := range found.victims {
+		k := &kill{
+			Kill:      Kill{At: now, Away: away, UID: p.view.UID, Unread: found.unread},
+			container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: now.Add(settle),
+		}
+		k.above.Kills = v.counted.Kills
+		whole := found.whole
 		if v.late {
-			of, away = unjudged.hit(whole), away || unjudgedAway
+			whole, k.Away = before.hit(whole), away || before.away
 		}
-		if v.late || unjudged.Kills == 0 { // what was counted since then is read only now
-			after = notRead
+		switch {
+		case k.Away: // what was counted then is complete
+			k.After, k.due = p.after, now
+		case v.late || before.Kills == 0: // what was counted since then is read only now
+			k.After = notRead
 		}
-		if away { // what was counted then is complete
-			after, due = p.after, now
+		if k.After.Round(0).After(now) { // the clock was set back meanwhile
+			k.After = time.Time{}
 		}
-		if after.Round(0).After(now) { // the clock was set back meanwhile
-			after = time.Time{}
-		}
-		chain := append([]Reading{v.reading, of}, above...)
-		r.explained(chain, now)
+		k.Chain = append([]Reading{v.reading, whole}, above...)
+		r.explained(k.Chain, now)
+		where := cmp.Or(v.dir, p.cgroup)
 		if waiting := r.kills[where]; waiting != nil {
-			waiting.counted, waiting.above = waiting.counted.plus(v.counted), waiting.above.plus(since)
+			waiting.counted, waiting.above = waiting.counted.plus(k.counted), waiting.above.plus(k.above)
 			continue
 		}
-		k := &kill{container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: due, Kill: Kill{
-			At: now, After: after, Away: away, UID: p.view.UID,
-			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
-			Chain:  chain, Unread: unread,
-		}}
-		if v.container != nil {
-			k.Victim.Container, k.Victim.Share = v.view.Name, v.view.Request
-			k.ID, k.Nodes = v.view.ID, v.view.Mems()
-			if kept := v.samples.since(now); len(kept) > 0 {
-				k.Before = &kept[len(kept)-1]
-			}
-			if peak, err := r.options.Tree.Peak(v.dir); err == nil && peak > v.peak && v.view.Limit == 0 {
-				k.Peak = peak
-			}
-		}
-		r.surroundings(&k.Kill, view, v.dir)
+		r.describe(k, p, v.dir, view)
 		r.kills[where] = k
 		r.soon(k.due)
 	}
 }
 
-// victims returns the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
-// belong to the container that is gone, or, while the runtime is away, to an unknown one. whole is the reading of the pod. unread are containers
-// that may still exist and could not be read. waits is their error if such kills may be theirs: until all can be read or the pod has ended,
-// those get no verdict.
-func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended bool) (victims []victim, whole Reading, unread []string, waits error) {
-	var gone, starting []string // starting ones perhaps have no cgroup yet
-	var others Held
-	var found counters
-	for dir, c := range p.containers {
-		since, _, err := r.count(dir, now)
-		if err != nil && r.options.Tree.Ended(dir) && (c.view.State == ledger.Creating || c.view.State == ledger.Created) {
-			starting = append(starting, dir)
-			continue
+// describe adds to a kill who the victim is, and who shared what was hit.
+func (r *Recorder) describe(k *kill, p *pod, dir string, view *ledger.View) {
+	k.Victim = User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true}
+	if c := k.container; c != nil {
+		k.Victim.Container, k.Victim.Share = c.view.Name, c.view.Request
+		k.ID, k.Nodes = c.view.ID, c.view.Mems()
+		if kept := c.samples.since(k.At); len(kept) > 0 {
+			k.Before = &kept[len(kept)-1]
 		}
-		if err != nil {
-			// A container that was created while the daemon was away may have been created after the kill.
-			if r.missed(dir, c, now); (c.gone.IsZero() || now.Sub(c.gone) <= hitAge) && !(away && c.view.Unanswered) &&
-				(c.unread || together.Kills > 0) {
-				gone = append(gone, dir)
-			}
-			if c.gone.IsZero() {
-				unread, waits, c.unread = append(unread, c.view.Name), err, true
-			}
-			continue
-		}
-		reading := r.level(dir, Container, now)
-		if since.Kills == 0 {
-			others = others.plus(reading.Held)
-		} else {
-			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading, late: c.unread && p.unjudged.Kills > 0})
-			found = found.plus(since)
-		}
-		c.unread = false
-	}
-	if len(gone) == 0 && !away && p.unread.IsZero() { // it was killed before it had started, and not before it was created
-		gone = starting
-	}
-	slices.Sort(unread)
-	whole = r.level(p.cgroup, Pod, now)
-	for i := range victims {
-		if victims[i].reading.Gone { // since it was counted
-			victims[i].remains(whole, others)
+		if peak, err := r.options.Tree.Peak(dir); err == nil && peak > c.peak && c.view.Limit == 0 {
+			k.Peak = peak
 		}
 	}
-	together = together.plus(p.unjudged)
-	if found.Kills >= together.Kills { // the kernel counts in the container first
+	r.surroundings(&k.Kill, view, dir)
+}
+
+// found is what a pod and its containers show after kills.
+type found struct {
+	victims []victim
+	counted counters // of the victims
+	whole   Reading  // of the pod
+	others  Held     // by the containers that lost no process
+	gone    []string // cgroups of containers that may have been killed and are gone
+	unread  []string // containers that may still exist and could not be read
+	waits   error    // why one of them could not be read, if kills may be its: until all can be read or the pod has ended, those get no verdict
+}
+
+// victims finds the containers of a pod that lost processes. The pod counts their kills together. Kills that no container's counter shows
+// belong to the container that is gone, or, while the runtime is away, to an unknown one.
+func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended bool) found {
+	f := r.readContainers(p, now, together, away)
+	f.whole = r.level(p.cgroup, Pod, now)
+	for i := range f.victims {
+		if f.victims[i].reading.Gone { // since it was counted
+			f.victims[i].remains(f.whole, f.others)
+		}
+	}
+	together = together.plus(p.unjudged.counters)
+	if f.counted.Kills >= together.Kills { // the kernel counts in the container first
 		known := r.file.Known[p.cgroup]
-		known.Kills += found.Kills - together.Kills
+		known.Kills += f.counted.Kills - together.Kills
 		if shown, _, err := readCounters(r.options.Tree, p.cgroup); err == nil { // others were counted before their container was known
 			known.Kills = min(known.Kills, shown.Kills)
 		}
 		r.file.Known[p.cgroup] = known
-		return victims, whole, unread, nil
+		f.waits = nil
+		return f
 	}
-	left := together.since(found)
+	left := together.since(f.counted)
 	left.OOM = together.OOM             // of the pod's limit, not of theirs
 	if left.Kills <= p.unjudged.Kills { // what was hit since was hit for others
 		left.OOM, left.Below = p.unjudged.OOM, p.unjudged.Below
 	}
 	late := p.unjudged.Kills > 0
-	if p.unjudged = left; waits != nil && !ended {
-		return victims, whole, unread, waits
+	if p.unjudged.counters = left; f.waits != nil && !ended {
+		return f
 	}
-	of := left.hit(whole)
+	f.waits = nil
+	of := left.hit(f.whole)
 	lost := victim{counted: counters{Kills: left.Kills, Groups: left.Groups}, late: late, reading: Reading{Level: Container, Gone: true, Hit: of.Below && !of.Hit}}
-	if len(gone) == 1 {
-		lost.dir, lost.container = gone[0], p.containers[gone[0]]
-		lost.remains(whole, others)
+	if len(f.gone) == 1 {
+		lost.dir, lost.container = f.gone[0], p.containers[f.gone[0]]
+		lost.remains(f.whole, f.others)
 	}
-	return append(victims, lost), whole, unread, nil
+	f.victims = append(f.victims, lost)
+	return f
+}
+
+// readContainers reads which containers of a pod lost processes. waits is set if one could not be read.
+func (r *Recorder) readContainers(p *pod, now time.Time, together counters, away bool) (f found) {
+	var starting []string // perhaps they have no cgroup yet
+	for dir, c := range p.containers {
+		since, _, err := r.count(dir, now)
+		if err == nil {
+			reading := r.level(dir, Container, now)
+			if since.Kills == 0 {
+				f.others = f.others.plus(reading.Held)
+			} else {
+				f.victims = append(f.victims, victim{container: c, dir: dir, counted: since, reading: reading, late: c.unread && p.unjudged.Kills > 0})
+				f.counted = f.counted.plus(since)
+			}
+			c.unread = false
+			continue
+		}
+		if r.options.Tree.Ended(dir) && (c.view.State == ledger.Creating || c.view.State == ledger.Created) {
+			starting = append(starting, dir)
+			continue
+		}
+		r.missed(dir, c, now)
+		lately := c.gone.IsZero() || now.Sub(c.gone) <= hitAge
+		afterKill := away && c.view.Unanswered // created while the daemon was away, perhaps after the kill
+		if lately && !afterKill && (c.unread || together.Kills > 0) {
+			f.gone = append(f.gone, dir)
+		}
+		if c.gone.IsZero() {
+			f.unread, f.waits, c.unread = append(f.unread, c.view.Name), err, true
+		}
+	}
+	if len(f.gone) == 0 && !away && p.unread.IsZero() { // it was killed before it had started, and not before it was created
+		f.gone = starting
+	}
+	slices.Sort(f.unread)
+	return f
 }
 
 // missed records since when a container's cgroup is gone. While the runtime is away, nothing else reports it.
@@ -215,7 +246,7 @@ func (r *Recorder) judged() map[string]counters {
 	known := maps.Clone(r.file.Known)
 	for dir, p := range r.pods {
 		if p.unjudged.Kills > 0 {
-			known[dir] = known[dir].since(p.unjudged)
+			known[dir] = known[dir].since(p.unjudged.counters)
 		}
 	}
 	for where, k := range r.kills {
