@@ -23,8 +23,11 @@ const (
 	hitAge = 5 * time.Second
 	// killTime is for how long it explains more after the first one: the kernel counts the processes of a whole cgroup one after the other.
 	killTime = 800 * time.Millisecond
-	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
+	// settle is how long a kill waits for what the kernel counts next.
 	settle = 200 * time.Millisecond
+	// collect is how long changes of the view are collected. A new container, which its runtime takes longer to start, may be killed at once
+	// and be gone from the view.
+	collect = 50 * time.Millisecond
 	// noticeEvery is the least time between two reads of a pod whose counters the kernel reports as changed.
 	noticeEvery = 100 * time.Millisecond
 	// pace is the least time between two looks, for a cgroup that is throttled is notified of all the time.
@@ -184,7 +187,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			case !r.began: // what comes after the pods that were there is new
 				r.begin(time.Now())
 			case changed == nil:
-				changed = time.After(settle)
+				changed = time.After(collect)
 			}
 		case <-changed:
 			changed = nil
