@@ -50,6 +50,7 @@ type daemonOptions struct {
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
 	pluginRegistry, cdi string // of the kubelet and the runtime, for resource claims
 	record              string // folder of the recordings; empty records nothing
+	recordSize          int64  // of the recordings, in bytes
 	timings             timings
 	verbose             int // -v
 	log                 *logrus.Logger
@@ -157,7 +158,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		with.Claims = func() []claims.Claim { return dra.Prepared(options.cdi, claims.Driver, d.log) } // of the runs before this one
 	}
 	if options.record != "" {
-		d.recorder, err = recording.New(recording.Options{Dir: options.record, Size: 64 << 20, Version: version, Log: d.log})
+		d.recorder, err = recording.New(recording.Options{Dir: options.record, Size: options.recordSize, Version: version, Log: d.log})
 		if err != nil {
 			return nil, fmt.Errorf("--record: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/world"
 )
@@ -27,6 +29,9 @@ var (
 	nodeShrink   = flag.Int("shrink", 100, "of TestNode: the most runs to make a scenario that fails smaller")
 	nodeLog      = flag.String("nodelog", "", "of TestNode: a file for the daemon's log, with virtual times")
 )
+
+// replayed is the promise about what the daemon records of all that it decides.
+const replayed world.Promise = "a recording is replayed as it was decided"
 
 // TestNode runs the whole daemon in virtual time, beside a kernel, a kubelet and a container runtime, while things go wrong. A seed is one run.
 func TestNode(t *testing.T) {
@@ -119,7 +124,8 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 		defer file.Close()
 		output = file
 	}
-	return world.Simulate(t, s, folder, func(ctx context.Context, at world.Place) (func(context.Context) error, error) {
+	recordings := t.TempDir()
+	report := world.Simulate(t, s, folder, func(ctx context.Context, at world.Place) (func(context.Context) error, error) {
 		config, err := loadConfig(at.Config)
 		if err != nil {
 			return nil, err
@@ -133,7 +139,7 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 		lines := logTo(log, output)
 		d, err := newDaemon(ctx, daemonOptions{
 			hostOptions: hostOptions{stateDir: at.StateDir}, name: defaultName, index: defaultIndex, config: config, configPath: at.Config, machine: machine, sysfs: at.Sys,
-			timings: defaultTimings(), log: log, lines: lines,
+			timings: defaultTimings(), log: log, lines: lines, record: recordings, recordSize: 4 << 20, // so that segments begin in between
 			outside: surroundings{
 				tree:      func() (*cgroupfs.Tree, error) { return cgroupfs.New("/sys/fs/cgroup", at.Kernel), nil },
 				units:     at.Units,
@@ -152,4 +158,14 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 			return d.run(ctx)
 		}, nil
 	})
+	if _, err := recording.Replay(recordings, func(d recording.Decision) error {
+		if d.Differs() {
+			report.Violations = append(report.Violations, world.Violation{At: report.Virtual, Promise: replayed, Text: fmt.Sprintf("%s, event %d, %s %s %s: recorded %s, replayed %s",
+				filepath.Base(d.File), d.Event, d.Kind, d.Pod, d.Container, d.Outcome, d.Replayed)})
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("seed %d: %v", s.Seed, err)
+	}
+	return report
 }

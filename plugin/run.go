@@ -30,7 +30,7 @@ type runOptions struct {
 }
 
 func newRunCommand() *cobra.Command {
-	o := runOptions{daemonOptions: daemonOptions{timings: defaultTimings()}}
+	o := runOptions{daemonOptions: daemonOptions{timings: defaultTimings(), recordSize: 64 << 20}}
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the plugin beside containerd or CRI-O",

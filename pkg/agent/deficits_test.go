@@ -244,7 +244,7 @@ var kernelStat = func() string {
 
 func BenchmarkSampleOf1000Containers(b *testing.B) {
 	n := newNode(b, "", withSysfs(b))
-	n.log.off = true
+	n.log.discard()
 	for i := range 1000 {
 		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
 		n.writeFile(n.launch(pod, ofPod(pod, "app", 4*mi)).CgroupsPath, "memory.numa_stat", kernelStat)

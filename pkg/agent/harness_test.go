@@ -60,7 +60,6 @@ type node struct {
 	watches     bool          // other writers are noticed at once
 	watcher     *cgroupfs.Watcher
 	units       protect.Units // nil has no systemd
-	recorder    Recorder      // nil records nothing
 	devices     Devices       // nil finds none
 }
 
@@ -71,6 +70,12 @@ type logBuffer struct {
 	off  bool
 	gate atomic.Pointer[chan struct{}] // a write waits until it is closed
 	held atomic.Bool                   // one does
+}
+
+func (l *logBuffer) discard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.off = true
 }
 
 // block has every write wait until unblock.
@@ -201,7 +206,7 @@ func (n *node) start() {
 	}
 	n.Agent, err = New(Options{
 		Config: n.config, CheckPeriod: n.check, RequestTimeout: n.timeout, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,
-		Watcher: n.watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now, Claims: func() []claims.Claim { return prepared },
+		Watcher: n.watcher, Units: n.units, Log: log, Now: n.clock.now, Claims: func() []claims.Claim { return prepared },
 	})
 	if err != nil {
 		n.Fatal(err)
