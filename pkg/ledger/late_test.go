@@ -160,11 +160,15 @@ func TestTheLimitIsReadAfterAnUpdate(t *testing.T) {
 func TestTheDaemonsContainerIsFoundWhileItChanges(t *testing.T) {
 	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
 	create, to := claimed(claimPod("web", "burstable/"), "main", claimGi), int64(2*claimGi)
+	create.Container.Resources.OOMScoreAdj = new(int64(999))
 	l.after(create, StartContainer{Pod: create.Pod, Container: create.Container})
 	place, _ := l.Place("web-main")
+	if len(l.High()) != 1 {
+		t.Fatal("it has no memory.high")
+	}
 	l.after(UpdateContainer{Pod: create.Pod, Container: create.Container, To: Resources{MemoryLimit: &to}},
 		Observed{ID: place.ID, Revision: place.Revision, Limit: claimGi, Own: true})
-	if c := l.containers["web-main"]; !c.Own || c.Limit != 2*claimGi {
-		t.Errorf("own: %v, the limit is %d", c.Own, c.Limit)
+	if c := l.containers["web-main"]; !c.Own || c.Limit != 2*claimGi || len(l.High()) > 0 {
+		t.Errorf("own: %v, the limit is %d, and these have a memory.high: %v", c.Own, c.Limit, l.High())
 	}
 }

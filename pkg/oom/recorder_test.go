@@ -516,6 +516,24 @@ func TestOneThatHoldsWhatItHeldTakesOneRead(t *testing.T) {
 	}
 }
 
+// A sample that stands for a later look, too, is another one: a verdict may have it. What grows then has grown since that look.
+func TestASampleThatStandsForLaterLooks(t *testing.T) {
+	first := samples{{At: noon, Current: 40 * mib, Held: Held{Processes: 40 * mib}}}
+	last := first
+	for _, after := range []time.Duration{time.Minute, 2 * time.Minute} {
+		still := false
+		if last, still = last.still(40*mib, 64*mib, noon.Add(after)); !still {
+			t.Fatalf("after %v it does not hold what it held", after)
+		}
+	}
+	if !first[0].Until.IsZero() {
+		t.Errorf("a verdict's sample is until %v", first[0].Until)
+	}
+	if wait := last.again(Sample{At: noon.Add(150 * time.Second), Held: Held{Processes: 48 * mib}}, 64*mib); wait != 15*time.Second {
+		t.Errorf("8 MiB more in half a minute, and 16 left: it is looked at again in %v", wait)
+	}
+}
+
 // What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	for name, pin := range map[string]func(*ledger.ContainerView){
@@ -625,25 +643,37 @@ func TestAKillIsNotBetweenALaterAndAnEarlierTime(t *testing.T) {
 // A daemon that ends between the count of a kill and its verdict leaves the kill to the next one, also if it has written the file meanwhile.
 func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 	for name, test := range map[string]struct {
-		happens func(h *host)
+		happens func(h *host, r *Recorder)
 		want    string
 	}{
-		"its own limit": {func(h *host) {
+		"its own limit": {func(h *host, _ *Recorder) {
 			h.events(appDir, 1, 1, 2, 0)
 			h.events(podDir, 0, 2, 3, 0)
 		}, "app 2 container unknown by web/app"},
-		"a whole container": {func(h *host) {
+		"a whole container": {func(h *host, _ *Recorder) {
 			h.events(appDir, 1, 1, 3, 1)
 			h.events(podDir, 0, 2, 4, 1)
 		}, "app 1 container unknown by web/app"},
-		"the pod's limit": {func(h *host) {
+		"the pod's limit": {func(h *host, _ *Recorder) {
 			h.events(appDir, 0, 0, 1, 0)
 			h.events(podDir, 1, 2, 2, 0)
 		}, "app 1 pod unknown by -"},
-		"a container that has gone": {func(h *host) {
+		"a container that has gone": {func(h *host, _ *Recorder) {
 			h.events(podDir, 0, 2, 2, 0)
 			h.remove(appDir)
 		}, "app 1 container unknown by web/app"},
+		"a container that has gone, twice": {func(h *host, r *Recorder) {
+			h.events(podDir, 0, 2, 2, 0)
+			h.remove(appDir)
+			r.look(r.pods[podDir], noon.Add(time.Second+settle/4))
+			h.events(podDir, 0, 3, 3, 0)
+		}, "app 2 container unknown by web/app"},
+		"two containers at once": {func(h *host, _ *Recorder) {
+			h.view.Pods[0].Containers = append(h.view.Pods[0].Containers, ledger.ContainerView{Name: "other", ID: "id-other", Cgroup: podDir + "/other"})
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir+"/other", 0, 0, 1, 0)
+			h.events(podDir, 1, 2, 3, 0)
+		}, "app 1 pod unknown by -; other 1 pod unknown by -"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
@@ -653,7 +683,7 @@ func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
 			h.events(besideID, 1, 1, 1, 0)
 			h.events(podDir, 0, 1, 1, 0)
 			r.look(r.pods[podDir], noon.Add(time.Second))
-			test.happens(h)
+			test.happens(h, r)
 			r.look(r.pods[podDir], noon.Add(time.Second+settle/2))
 			r.judge(noon.Add(time.Second + settle))
 			h.stored(r)
@@ -812,6 +842,28 @@ func TestAKillIsNoEarlierContainers(t *testing.T) {
 	h.expect("next 1 container unknown by web/next")
 }
 
+// It is blamed where the pod could not be read since it ended.
+func TestAKillBeforeAnotherContainerThatIsReadLater(t *testing.T) {
+	h := newHost(t)
+	failing := false
+	r := h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
+		if dir == podDir && failing {
+			return syscall.EMFILE
+		}
+		return nil
+	}))
+	r.begin(noon)
+	h.view.Pods[0].Containers[0].State = ledger.Stopped
+	h.events(podDir, 0, 1, 1, 0)
+	h.remove(appDir)
+	h.view.Pods[0].Containers = append(h.view.Pods[0].Containers, ledger.ContainerView{Name: "next", ID: "id-next", Cgroup: podDir + "/next", State: ledger.Created})
+	failing = true
+	h.sync(r, noon.Add(time.Minute))
+	failing = false
+	h.look(r, noon.Add(2*time.Minute))
+	h.expect("app 1 container processes by web/app")
+}
+
 // One container that can never be read keeps no other's kill from its verdict, which names it, and its own only until the pod ends.
 func TestAContainerThatCanNeverBeRead(t *testing.T) {
 	h := newHost(t)
@@ -891,6 +943,12 @@ func TestKillsThatWaitForAContainer(t *testing.T) {
 		"another's limit is hit once a daemon watches": {away: true, happens: own, want: "beside 1 container processes by web/beside without app"},
 		"it can be read later":                         {happens: readable, want: "app 1 pod unknown by web/beside", after: true},
 		"it can be read later, of before the daemon":   {away: true, happens: readable, want: "app 1 pod unknown by -", after: true},
+		"it can be read later, when another is killed": {happens: func(h *host, r *Recorder, at time.Time) {
+			h.events(besideID, 0, 0, 1, 0)
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 1, 1, 2, 0)
+			h.look(r, at)
+		}, want: "app 1 pod unknown by web/beside; beside 1 node unknown by -", after: true},
 		"the pod is gone": {happens: func(h *host, r *Recorder, at time.Time) {
 			if err := os.RemoveAll(filepath.Join(h.root, podDir)); err != nil {
 				h.Fatal(err)
@@ -944,7 +1002,7 @@ func TestKillsThatWaitForAContainer(t *testing.T) {
 			failing = !strings.HasPrefix(name, "it can be read")
 			test.happens(h, r, noon.Add(time.Hour))
 			for _, v := range h.verdicts {
-				if v.After.Equal(noon) != test.after {
+				if v.After.Equal(noon) != (test.after && v.Container != "beside") {
 					t.Errorf("%s is said to be since %v", v.Container, v.After)
 				}
 			}
@@ -955,6 +1013,35 @@ func TestKillsThatWaitForAContainer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What one that could not be read has lost was of the pod's limit, also if another one's limit was hit beside it. What it loses once it was
+// read does not wait with the kills of another that cannot be read.
+func TestAContainerThatIsReadAgain(t *testing.T) {
+	h := newHost(t)
+	failing := appDir
+	r := h.recorder(cgroupfs.OnOpen(func(dir, _ string) error {
+		if dir == failing {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	h.sync(r, noon)
+	h.events(besideID, 1, 1, 1, 0)
+	h.events(podDir, 1, 2, 2, 0) // one of them in app
+	h.look(r, noon.Add(time.Minute))
+	h.expect("beside 1 container unknown by web/beside without app")
+	failing = ""
+	h.events(appDir, 0, 0, 1, 0)
+	h.look(r, noon.Add(2*time.Minute))
+	h.expect("app 1 pod unknown by -")
+	failing = besideID
+	h.events(podDir, 2, 3, 3, 0) // one of them in beside
+	h.look(r, noon.Add(3*time.Minute))
+	h.events(appDir, 0, 0, 2, 0)
+	h.events(podDir, 2, 3, 4, 0)
+	h.look(r, noon.Add(4*time.Minute))
+	h.expect("app 1 node unknown by - without beside")
 }
 
 func TestPodsThatComeAndGo(t *testing.T) {

@@ -442,29 +442,37 @@ func TestACgroupThatIsMadeAgainAtOnceIsNoExternalChange(t *testing.T) {
 	}
 }
 
-// A read may begin in the old cgroup and end after the kernel has told of the new one.
+// A read may begin in the old cgroup and end after the kernel has told of the new one, also the read after a cgroup was made again before.
 func TestAReadThatOverlapsTheEndOfItsCgroup(t *testing.T) {
-	n := newNode(t, nil)
-	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
-	opened := 0
-	n.onOpen = func(dir, file string) {
-		if dir != podG || file != "memory.min" {
-			return
-		}
-		switch opened++; opened {
-		case 1: // of the old one
+	for _, before := range []int{0, 1} {
+		n := newNode(t, nil)
+		n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+		made := func() {
 			n.mu.Lock()
+			defer n.mu.Unlock()
 			n.markChanged(cgroupfs.Change{Cgroup: podG})
-			n.mu.Unlock()
-		case 2:
-			n.overwrite(t, podG+"/memory.min", "0")
 		}
-	}
-	for range 2 {
-		n.reconcile(t)
-	}
-	if got := n.Overwrites(); len(got) > 0 {
-		t.Errorf("%v overwrites counted", got)
+		for range before {
+			made()
+		}
+		opened := 0
+		n.onOpen = func(dir, file string) {
+			if dir != podG || file != "memory.min" {
+				return
+			}
+			switch opened++; opened {
+			case 1: // of the old one
+				made()
+			case 2:
+				n.overwrite(t, podG+"/memory.min", "0")
+			}
+		}
+		for range 2 {
+			n.reconcile(t)
+		}
+		if got := n.Overwrites(); len(got) > 0 {
+			t.Errorf("made again %d times before: %v overwrites counted", before, got)
+		}
 	}
 }
 
