@@ -58,6 +58,7 @@ type change struct {
 	newInJournal bool // the journal has it only because of this change
 	ready        bool // the journal has it, and it was found due
 	value        uint64
+	remade       int  // of the part when the write began
 	systemdOnly  bool // the file holds the value, and only systemd must receive it
 	late         bool // the write has not returned within the limit
 	err          error
@@ -154,10 +155,12 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		p.findInner(r)
 		before := s.missing
 		for _, part := range r.parts {
-			p.watch(part)
+			added := p.watch(part)
 			for i := range part.files {
-				if these&(1<<i) != 0 {
+				if these&(1<<i) != 0 && s.wants(&part.files[i]) {
 					p.compareFile(s, change{part: part, index: i}, now)
+				} else if added {
+					p.delayed[r] |= 1 << i
 				}
 			}
 		}
@@ -171,9 +174,6 @@ func (within scope) wants(f *file) bool { return f.compared() && !(within.unread
 
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 	f := c.file()
-	if !s.wants(f) {
-		return
-	}
 	if !s.unread || f.toRead() {
 		found, err := p.read(c, now)
 		if found != none && c.level == cgroup.LevelContainer {
@@ -215,12 +215,14 @@ func (p *Protector) read(c change, now time.Time) (deviation, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
+		c.part.remade++
 		if c.watched = false; seen && !c.isInner() {
 			p.endIfGone(c.row)
 		}
 		return none, nil
 	}
 	found := f.observe(p.rounded(f, c.index, value), c.viaRuntime())
+	f.changes++
 	if found == externalChange {
 		f.backoff.add(now)
 		if !p.unconfirmed(c.row) { // until then systemd may write an older value of this plugin
@@ -380,7 +382,7 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 		case c.index >= high:
 			slow = append(slow, c)
 		default:
-			c.value, c.systemdOnly = f.want, f.known() && f.have == f.want
+			c.value, c.remade, c.systemdOnly = f.want, c.part.remade, f.known() && f.have == f.want
 			fast = append(fast, c)
 			f.pendingWrites++
 			f.beginWrite()
@@ -392,13 +394,16 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 // recordWrite records the result of a write and queues the value for systemd. It returns nil if the cgroup is gone or only the runtime may
 // write. After a failed first write, nothing has to be restored: the file may hold another writer's value.
 func (p *Protector) recordWrite(c change, value uint64, err error) error {
-	if err == nil {
+	if err == nil && c.remade == c.part.remade {
 		if c.file().wrote(value) {
 			p.enqueue(c)
 		}
 		return nil
 	}
 	c.file().writeFailed()
+	if err == nil { // the file may be another one
+		return nil
+	}
 	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's entry may be there because its runtime writes the file
 		p.journal.forget(c.cgroup, c.knob(), false)
 	}
