@@ -105,7 +105,8 @@ func order(a, b change) int {
 }
 
 // WriteLimit is how long a pass waits for the kernel to take a value of protection, which takes microseconds unless something is wrong:
-// all passes, and with them the runtime's events, write one after the other.
+// all passes, and with them the runtime's events, write one after the other. After each late value of a pass it is halved, so that
+// others wait no longer than twice WriteLimit, and a millisecond for each of mostLate.
 const WriteLimit = 500 * time.Millisecond
 
 // run compares rows, which are chosen under the lock, and writes their files.
@@ -274,9 +275,14 @@ func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, wait
 		defer func() { <-p.writeSlot }()
 	}
 	fast, slow, waits := p.plan(s)
+	late := 0 // in this pass
 	for i := range fast {
-		if !fast[i].systemdOnly {
-			p.write(&fast[i])
+		switch c := &fast[i]; {
+		case c.systemdOnly:
+		case p.late.Load() >= mostLate:
+			c.err = fmt.Errorf("write %s of cgroup %s: %d writes of others have not returned", c.knob(), c.dir, mostLate)
+		case !p.write(c, p.writeLimit>>min(late, 9)): // the last millisecond keeps the order of files that do not hang
+			late++
 		}
 	}
 	p.record(s, fast)
@@ -324,11 +330,11 @@ func (p *Protector) postponeAll(s *pass, err error) {
 }
 
 func (c change) timeoutError() error {
-	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, WriteLimit)
+	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value yet", c.knob(), c.dir)
 }
 
-// write writes a file of protection. The result of a late write is recorded when it returns.
-func (p *Protector) write(c *change) {
+// write writes a file of protection and reports whether it has returned within a limit. The result of a late write is recorded when it returns.
+func (p *Protector) write(c *change, limit time.Duration) bool {
 	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
 	at := *c // c is the caller's as soon as the write is late
 	go func() {
@@ -339,16 +345,19 @@ func (p *Protector) write(c *change) {
 			_ = p.recordSlow(at, at.value, err) // it is tried again
 			p.postponeIfDue(at)
 			p.slow.Delete(done)
+			p.late.Add(-1)
 			close(done)
 		}
 	}()
 	select {
 	case c.err = <-returned:
-	case <-time.After(p.writeLimit):
+	case <-time.After(limit):
 		c.late, c.err = true, c.timeoutError()
 		p.slow.Store(done, nil)
+		p.late.Add(1)
 		close(late)
 	}
+	return !c.late
 }
 
 // plan adds the changes that are due to the journal and returns them in order, unless they must wait for the journal's file.

@@ -2,10 +2,15 @@ package protect
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -16,6 +21,7 @@ import (
 type folder struct {
 	root     string
 	watching func(cgroup string)       // called before a watch is added
+	begin    func(cgroup, file string) // before a write, if set
 	done     func(cgroup, file string) // after a read or write, if set
 	watches  map[string]int            // by cgroup; one that is deleted is of a removed cgroup
 	last     int
@@ -43,6 +49,9 @@ func (f *folder) Read(dir, file string, _ int, buffer []byte) ([]byte, error) {
 }
 
 func (f *folder) Write(dir, file, text string, _ int) error {
+	if f.begin != nil {
+		f.begin(dir, file)
+	}
 	err := os.WriteFile(f.at(dir, file), []byte(text), 0o644)
 	if f.done != nil {
 		f.done(dir, file)
@@ -201,4 +210,45 @@ func TestAWriteThatIsOvertakenByTheEndOfItsCgroup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Passes write one after the other. However many files hang, the others wait for little more than a second, and few threads are occupied.
+func TestAPassWhoseWritesAllHang(t *testing.T) {
+	const pods = 500
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f := &folder{root: root}
+		p := New(Options{Tree: cgroupfs.New(root, f), PageSize: 1})
+		stuck := make(chan struct{})
+		var begun atomic.Int32
+		f.begin = func(dir, _ string) {
+			if strings.Contains(dir, "/podstuck") {
+				begun.Add(1)
+				<-stuck
+			}
+		}
+		var targets []cgroup.Target
+		for i := range pods {
+			dir := fmt.Sprintf("kubepods/podstuck%d", i)
+			put(t, root, map[string]string{dir + "/": ""})
+			targets = append(targets, cgroup.Target{Cgroup: dir, Level: cgroup.LevelPod, Values: minimum(100)})
+		}
+		began := time.Now()
+		if err := p.applyAll(t.Context(), targets); err == nil || !strings.Contains(err.Error(), "the kernel has not taken a value yet") {
+			t.Error(err)
+		}
+		if took, count := time.Since(began), begun.Load(); took > 2*WriteLimit+mostLate*time.Millisecond || count != mostLate {
+			t.Errorf("a pass took %v, %d writes hang", took, count)
+		}
+		close(stuck)
+		synctest.Wait()
+		if _, err := p.Reconcile(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, target := range targets {
+			if data, err := os.ReadFile(f.at(target.Cgroup, "memory.min")); string(data) != "100" {
+				t.Fatalf("%s has memory.min %q, %v", target.Cgroup, data, err)
+			}
+		}
+	})
 }
