@@ -160,7 +160,7 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 			for i := range part.files {
 				if these&(1<<i) != 0 && s.wants(&part.files[i]) {
 					p.compareFile(s, change{part: part, index: i}, now)
-				} else if added {
+				} else if added && part.files[i].compared() {
 					p.delayed[r] |= 1 << i
 				}
 			}
