@@ -35,6 +35,7 @@ type Watcher struct {
 	done    chan struct{} // closed when read ends
 	running sync.WaitGroup
 
+	adding   sync.Mutex // held while a watch is added; taken before mu
 	mu       sync.Mutex
 	watches  map[int]Change
 	byChange map[Change]int  // the inverse of watches
@@ -57,27 +58,29 @@ func NewWatcher(t *Tree) (*Watcher, error) {
 	return w, nil
 }
 
-// Watch adds a watch of a cgroup, or of a single file. Watching twice is one watch. The error is fs.ErrNotExist for a missing cgroup or file, and
-// ENOSPC beyond fs.inotify.max_user_watches.
-func (w *Watcher) Watch(c Change) error {
+// Watch adds a watch of a cgroup, or of a single file, and reports whether there was none: earlier changes are not reported. Watching twice is
+// one watch. The error is fs.ErrNotExist for a missing cgroup or file, and ENOSPC beyond fs.inotify.max_user_watches.
+func (w *Watcher) Watch(c Change) (added bool, err error) {
 	if !cgroup.Inside(c.Cgroup) {
-		return fmt.Errorf("watch cgroup %q: not below kubepods", c.Cgroup)
+		return false, fmt.Errorf("watch cgroup %q: not below kubepods", c.Cgroup)
 	}
 	mask := uint32(unix.IN_MODIFY | unix.IN_DONT_FOLLOW)
 	if c.File == "" {
 		mask = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 	}
-	wd, err := w.inotify.Add(c.Cgroup, c.File, mask) // without the lock, because others wait for it
+	w.adding.Lock() // otherwise the watch of a removed cgroup may replace that of the recreated one
+	defer w.adding.Unlock()
+	wd, err := w.inotify.Add(c.Cgroup, c.File, mask) // without mu, because others wait for it
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", path.Join(w.tree.root, c.Cgroup, c.File), err)
+		return false, fmt.Errorf("watch %s: %w", path.Join(w.tree.root, c.Cgroup, c.File), err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.byChange[c] != wd { // a recreated cgroup has another watch
+	if added = w.byChange[c] != wd; added { // a recreated cgroup has another watch
 		w.unwatch(c)
 	}
 	w.byChange[c], w.watches[wd] = wd, c
-	return nil
+	return added, nil
 }
 
 // Unwatch removes a watch.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,14 @@ func newWatcher(t *testing.T, tree *Tree) *Watcher {
 	}
 	t.Cleanup(func() { w.Close() })
 	return w
+}
+
+func watch(w *Watcher, all ...Change) (err error) {
+	for _, c := range all {
+		_, failed := w.Watch(c)
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // told receives changes until all of these are among them, and returns how often it received and what it was told beside them.
@@ -49,7 +59,7 @@ func TestWritesAreToldOnce(t *testing.T) {
 	})
 	w := newWatcher(t, tree)
 	mems, minimum, low := Change{"kubepods/pod1", "cpuset.mems"}, Change{"kubepods", "memory.min"}, Change{"kubepods", "memory.low"}
-	if err := errors.Join(w.Watch(minimum), w.Watch(low), w.Watch(minimum), w.Watch(mems)); err != nil {
+	if err := watch(w, minimum, low, minimum, mems); err != nil {
 		t.Fatal(err)
 	}
 	if w.Watches() != 3 {
@@ -89,7 +99,7 @@ func TestOneWatchTellsOfACgroup(t *testing.T) {
 	tree := makeTree(t, files)
 	w := newWatcher(t, tree)
 	pod, container := Change{Cgroup: "kubepods/pod1"}, Change{Cgroup: "kubepods/pod1/a"}
-	if err := errors.Join(w.Watch(pod), w.Watch(container), w.Watch(pod)); err != nil || w.Watches() != 2 {
+	if err := watch(w, pod, container, pod); err != nil || w.Watches() != 2 {
 		t.Fatalf("%d watches, %v", w.Watches(), err)
 	}
 	at := func(file string) string { return filepath.Join(tree.Root(), file) }
@@ -121,7 +131,7 @@ func TestOneWatchTellsOfACgroup(t *testing.T) {
 		t.Errorf("told of %v", got)
 	}
 	// One that was made again while nobody listened is another one.
-	if err := errors.Join(w.Watch(container), os.Rename(at("kubepods/pod1/a"), at("kubepods/pod1/old")), os.Mkdir(at("kubepods/pod1/a"), 0o755), w.Watch(container)); err != nil || w.Watches() != 2 {
+	if err := errors.Join(watch(w, container), os.Rename(at("kubepods/pod1/a"), at("kubepods/pod1/old")), os.Mkdir(at("kubepods/pod1/a"), 0o755), watch(w, container)); err != nil || w.Watches() != 2 {
 		t.Errorf("%d watches, %v", w.Watches(), err)
 	}
 	w.Unwatch(container)
@@ -131,16 +141,79 @@ func TestOneWatchTellsOfACgroup(t *testing.T) {
 	}
 }
 
+// overtaken calls added between the first addition of a watch and its record.
+type overtaken struct {
+	Kernel
+	added func()
+	calls atomic.Int32
+}
+
+func (o *overtaken) Inotify() (in Inotify, err error) {
+	in, err = o.Kernel.Inotify()
+	return &overtakenInotify{in, o}, err
+}
+
+type overtakenInotify struct {
+	Inotify
+	by *overtaken
+}
+
+func (o *overtakenInotify) Add(cgroup, file string, mask uint32) (int, error) {
+	wd, err := o.Inotify.Add(cgroup, file, mask)
+	if o.by.calls.Add(1) == 1 {
+		o.by.added()
+	}
+	return wd, err
+}
+
+// Two callers watch a cgroup that is removed and made again: the watch of the old one does not replace that of the new one.
+func TestAWatchOfARemovedCgroupIsOvertaken(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/pod1/memory.min": "0"})
+	pod := Change{Cgroup: "kubepods/pod1"}
+	at := filepath.Join(tree.Root(), "kubepods/pod1")
+	var w *Watcher
+	var other sync.WaitGroup
+	tree.kernel = &overtaken{Kernel: tree.kernel, added: func() {
+		err := errors.Join(os.Rename(at, at+"-old"), os.Mkdir(at, 0o755))
+		if err != nil {
+			t.Error(err)
+		}
+		done := make(chan struct{})
+		other.Go(func() {
+			defer close(done)
+			if added, err := w.Watch(pod); !added || err != nil {
+				t.Errorf("the new cgroup's watch: %v, %v", added, err)
+			}
+		})
+		select {
+		case <-done:
+		case <-time.After(20 * time.Millisecond): // it waits for this one
+		}
+	}}
+	w = newWatcher(t, tree)
+	if added, err := w.Watch(pod); !added || err != nil {
+		t.Errorf("the old cgroup's watch: %v, %v", added, err)
+	}
+	other.Wait()
+	if err := os.WriteFile(filepath.Join(at, "memory.min"), []byte("1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	told(t, w, Change{"kubepods/pod1", "memory.min"})
+	if added, err := w.Watch(pod); added || err != nil || w.Watches() != 1 {
+		t.Errorf("watched again: %v, %v, %d watches", added, err, w.Watches())
+	}
+}
+
 func TestWhatCannotBeWatched(t *testing.T) {
 	tree := makeTree(t, map[string]string{"system.slice/memory.min": "0", "kubepods/": "", "kubepods/file": ""})
 	w := newWatcher(t, tree)
-	if err := w.Watch(Change{"system.slice", "memory.min"}); err == nil {
+	if err := watch(w, Change{"system.slice", "memory.min"}); err == nil {
 		t.Error("watches outside kubepods")
 	}
 	for change, want := range map[Change]error{
 		{"kubepods", "memory.min"}: fs.ErrNotExist, {"kubepods/pod1", ""}: fs.ErrNotExist, {"kubepods/file", ""}: unix.ENOTDIR,
 	} {
-		if err := w.Watch(change); !errors.Is(err, want) {
+		if err := watch(w, change); !errors.Is(err, want) {
 			t.Errorf("%v: got %v, want %v", change, err, want)
 		}
 	}
@@ -152,7 +225,7 @@ func TestAnOverflowTellsOfAll(t *testing.T) {
 	w := newWatcher(t, tree)
 	all := []Change{{"kubepods", ""}, {"kubepods/pod1", ""}, {"kubepods/pod1", "memory.events"}}
 	for _, change := range all {
-		if err := w.Watch(change); err != nil {
+		if err := watch(w, change); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,7 +252,7 @@ func TestAnOverflowTellsOfAll(t *testing.T) {
 func TestEventsOfNoInterest(t *testing.T) {
 	tree := makeTree(t, map[string]string{"kubepods/": ""})
 	w := newWatcher(t, tree)
-	if err := w.Watch(Change{Cgroup: "kubepods"}); err != nil {
+	if err := watch(w, Change{Cgroup: "kubepods"}); err != nil {
 		t.Fatal(err)
 	}
 	event := func(watch, mask, length uint32) []byte {
@@ -224,18 +297,18 @@ func TestAClosedWatcherTouchesNothing(t *testing.T) {
 	tree := makeTree(t, map[string]string{"kubepods/memory.min": "0"})
 	w := newWatcher(t, tree)
 	kubepods := Change{Cgroup: "kubepods"}
-	if err := w.Watch(kubepods); err != nil {
+	if err := watch(w, kubepods); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	other := newWatcher(t, tree) // which has the number now
-	if err := other.Watch(kubepods); err != nil {
+	if err := watch(other, kubepods); err != nil {
 		t.Fatal(err)
 	}
 	w.Unwatch(kubepods)
-	if err := w.Watch(kubepods); !errors.Is(err, os.ErrClosed) {
+	if err := watch(w, kubepods); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a closed watcher watches: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(tree.Root(), "kubepods/memory.min"), []byte("1"), 0); err != nil {

@@ -246,7 +246,7 @@ func (r *Recorder) watch(p *pod) {
 	if r.watcher == nil || p.watched {
 		return
 	}
-	err := r.watcher.Watch(cgroupfs.Change{Cgroup: p.cgroup, File: "memory.events"})
+	_, err := r.watcher.Watch(cgroupfs.Change{Cgroup: p.cgroup, File: "memory.events"})
 	if p.watched = err == nil; err != nil && !errors.Is(err, fs.ErrNotExist) { // one that has just ended has none
 		r.isBlind(err)
 	}

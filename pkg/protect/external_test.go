@@ -558,6 +558,9 @@ func TestKubepodsMadeAgainIsFollowed(t *testing.T) {
 	n.overwrite(t, "kubepods/memory.min", "0")
 	n.clock = n.clock.Add(time.Minute)
 	wantWrites(t, first(n.reconcile(t)), "kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20")
+	if got := n.Overwrites(); len(got) > 0 {
+		t.Errorf("%v overwrites counted", got)
+	}
 	n.overwrite(t, "kubepods/memory.min", "0")
 	for limit := time.After(time.Minute); ; {
 		select {

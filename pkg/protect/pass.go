@@ -58,6 +58,7 @@ type change struct {
 	newInJournal bool // the journal has it only because of this change
 	ready        bool // the journal has it, and it was found due
 	value        uint64
+	remade       int  // of the part when the write began
 	systemdOnly  bool // the file holds the value, and only systemd must receive it
 	late         bool // the write has not returned within the limit
 	err          error
@@ -104,7 +105,8 @@ func order(a, b change) int {
 }
 
 // WriteLimit is how long a pass waits for the kernel to take a value of protection, which takes microseconds unless something is wrong:
-// all passes, and with them the runtime's events, write one after the other.
+// all passes, and with them the runtime's events, write one after the other. After each late value of a pass it is halved, so that
+// others wait no longer than twice WriteLimit, and a millisecond for each of mostLate.
 const WriteLimit = 500 * time.Millisecond
 
 // run compares rows, which are chosen under the lock, and writes their files.
@@ -154,10 +156,12 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		p.findInner(r)
 		before := s.missing
 		for _, part := range r.parts {
-			p.watch(part)
+			added := p.watch(part)
 			for i := range part.files {
-				if these&(1<<i) != 0 {
+				if these&(1<<i) != 0 && s.wants(&part.files[i]) {
 					p.compareFile(s, change{part: part, index: i}, now)
+				} else if added && part.files[i].compared() {
+					p.delayed[r] |= 1 << i
 				}
 			}
 		}
@@ -171,9 +175,6 @@ func (within scope) wants(f *file) bool { return f.compared() && !(within.unread
 
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 	f := c.file()
-	if !s.wants(f) {
-		return
-	}
 	if !s.unread || f.toRead() {
 		found, err := p.read(c, now)
 		if found != none && c.level == cgroup.LevelContainer {
@@ -215,12 +216,14 @@ func (p *Protector) read(c change, now time.Time) (deviation, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
+		c.part.remade++
 		if c.watched = false; seen && !c.isInner() {
 			p.endIfGone(c.row)
 		}
 		return none, nil
 	}
 	found := f.observe(p.rounded(f, c.index, value), c.viaRuntime())
+	f.changes++
 	if found == externalChange {
 		f.backoff.add(now)
 		if !p.unconfirmed(c.row) { // until then systemd may write an older value of this plugin
@@ -272,9 +275,14 @@ func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, wait
 		defer func() { <-p.writeSlot }()
 	}
 	fast, slow, waits := p.plan(s)
+	late := 0 // in this pass
 	for i := range fast {
-		if !fast[i].systemdOnly {
-			p.write(&fast[i])
+		switch c := &fast[i]; {
+		case c.systemdOnly:
+		case p.late.Load() >= mostLate:
+			c.err = fmt.Errorf("write %s of cgroup %s: %d writes of others have not returned", c.knob(), c.dir, mostLate)
+		case !p.write(c, p.writeLimit>>min(late, 9)): // the last millisecond keeps the order of files that do not hang
+			late++
 		}
 	}
 	p.record(s, fast)
@@ -322,11 +330,11 @@ func (p *Protector) postponeAll(s *pass, err error) {
 }
 
 func (c change) timeoutError() error {
-	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value within %v", c.knob(), c.dir, WriteLimit)
+	return fmt.Errorf("write %s of cgroup %s: the kernel has not taken a value yet", c.knob(), c.dir)
 }
 
-// write writes a file of protection. The result of a late write is recorded when it returns.
-func (p *Protector) write(c *change) {
+// write writes a file of protection and reports whether it has returned within a limit. The result of a late write is recorded when it returns.
+func (p *Protector) write(c *change, limit time.Duration) bool {
 	returned, late, done := make(chan error), make(chan struct{}), make(chan struct{})
 	at := *c // c is the caller's as soon as the write is late
 	go func() {
@@ -337,16 +345,19 @@ func (p *Protector) write(c *change) {
 			_ = p.recordSlow(at, at.value, err) // it is tried again
 			p.postponeIfDue(at)
 			p.slow.Delete(done)
+			p.late.Add(-1)
 			close(done)
 		}
 	}()
 	select {
 	case c.err = <-returned:
-	case <-time.After(p.writeLimit):
+	case <-time.After(limit):
 		c.late, c.err = true, c.timeoutError()
 		p.slow.Store(done, nil)
+		p.late.Add(1)
 		close(late)
 	}
+	return !c.late
 }
 
 // plan adds the changes that are due to the journal and returns them in order, unless they must wait for the journal's file.
@@ -380,7 +391,7 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 		case c.index >= high:
 			slow = append(slow, c)
 		default:
-			c.value, c.systemdOnly = f.want, f.known() && f.have == f.want
+			c.value, c.remade, c.systemdOnly = f.want, c.part.remade, f.known() && f.have == f.want
 			fast = append(fast, c)
 			f.pendingWrites++
 			f.beginWrite()
@@ -392,13 +403,16 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 // recordWrite records the result of a write and queues the value for systemd. It returns nil if the cgroup is gone or only the runtime may
 // write. After a failed first write, nothing has to be restored: the file may hold another writer's value.
 func (p *Protector) recordWrite(c change, value uint64, err error) error {
-	if err == nil {
+	if err == nil && c.remade == c.part.remade {
 		if c.file().wrote(value) {
 			p.enqueue(c)
 		}
 		return nil
 	}
 	c.file().writeFailed()
+	if err == nil { // the file may be another one
+		return nil
+	}
 	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's entry may be there because its runtime writes the file
 		p.journal.forget(c.cgroup, c.knob(), false)
 	}

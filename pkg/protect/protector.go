@@ -3,6 +3,7 @@ package protect
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -39,6 +40,7 @@ type Protector struct {
 
 	writeSlot  chan bool     // full during fast writes; taken before mu
 	writeLimit time.Duration // WriteLimit
+	late       atomic.Int32  // fast writes that have not returned within it
 
 	mu          sync.Mutex        // not held during waits and system calls on cgroups: see outside
 	watcher     *cgroupfs.Watcher // nil if nothing is watched

@@ -84,7 +84,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	return actions, errors.Join(errs...)
 }
 
-// mostLate bounds the reads that hang in a dry run, which a daemon repeats: each occupies a thread.
+// mostLate bounds what hangs in a daemon, which repeats dry runs and passes: each read and write occupies a thread.
 const mostLate = 64
 
 // restore returns the action with its result. waits gets what it waits for.

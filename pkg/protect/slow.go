@@ -152,6 +152,7 @@ func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change)
 			case <-ctx.Done():
 			}
 		case next.writes:
+			c.remade = next.remade
 			err := p.tree.Set(c.dir, c.knob(), next.value)
 			if recorded := p.recordSlow(c, next.value, err); err != nil {
 				return recorded
@@ -168,6 +169,7 @@ func (p *Protector) writeUntilEqual(ctx context.Context, within scope, c change)
 type step struct {
 	waits, writes bool
 	value         uint64
+	remade        int // see change
 	err           error
 }
 
@@ -203,7 +205,7 @@ func (p *Protector) nextStep(within scope, c change, hasSlot bool, pages cgroupf
 	}
 	f.pendingWrites, f.newestWrite, f.newestRaises = f.pendingWrites+1, f.want, raises
 	f.beginWrite()
-	return step{writes: true, value: f.want}
+	return step{writes: true, value: f.want, remade: c.part.remade}
 }
 
 func (p *Protector) recordSlow(c change, value uint64, err error) error {

@@ -11,7 +11,7 @@ type file struct {
 	have    uint64 // valid if known
 	backoff backoff
 
-	changes       uint64 // events except reads; a read that overlaps one is repeated
+	changes       uint64 // events, among them reads that have ended; a read that overlaps one is repeated
 	pendingWrites int    // writes that have not returned
 	newestWrite   uint64 // value of the newest slow write
 	newestRaises  bool   // that write raises memory.high

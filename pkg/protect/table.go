@@ -36,6 +36,7 @@ type part struct {
 	*row
 	dir     string
 	watched bool // inotify reports writes to its files
+	remade  int  // how often its cgroup ended or may have been recreated: the result of an earlier write says nothing then
 	files   [len(knobs)]file
 }
 
@@ -454,21 +455,37 @@ func (p *Protector) findInner(r *row) {
 	}
 }
 
-// watch adds an inotify watch for a cgroup. It is called before the first read, so that no later write is missed.
-func (p *Protector) watch(part *part) {
+// setRemade records that a cgroup has ended, or is perhaps another one and holds the kernel's defaults.
+func (part *part) setRemade() {
+	part.remade++
+	for i := range part.files {
+		part.files[i].readFailed()
+	}
+}
+
+// watch adds an inotify watch for a cgroup, and reports whether there was none. It is called before the first read, so that no later write is
+// missed. A file that is not read afterwards must be compared again: another pass may have read it before.
+func (p *Protector) watch(part *part) (added bool) {
 	watcher := p.watcher // stopWatching may run while the lock is released below
 	if watcher == nil || part.watched && !part.abovePods() {
-		return
+		return false
 	}
-	if above := p.rows[path.Dir(part.cgroup)]; part.level == cgroup.LevelContainer && above != nil {
-		above.parts[0].watched = false // it may have been recreated, too, while its parent was not watched
-		p.watch(above.parts[0])        // writes of its cgroup.subtree_control reset the container's files
+	above := p.rows[path.Dir(part.cgroup)]
+	// It may have been recreated, too, while its parent was not watched. Writes of its cgroup.subtree_control reset the container's files.
+	if part.level == cgroup.LevelContainer && above != nil && p.addWatch(watcher, above.parts[0]) {
+		p.delayed[above] = allFiles
+		signal(p.repairDue)
 	}
+	return p.addWatch(watcher, part)
+}
+
+func (p *Protector) addWatch(watcher *cgroupfs.Watcher, part *part) (added bool) {
+	before, remade := part.watched, part.remade
 	part.watched = true // an event may reset it: the cgroup was recreated
 	var err error
 	tell := p.onChange != nil && !part.abovePods() // earlier changes were not reported
 	p.outside(func() {
-		err = watcher.Watch(cgroupfs.Change{Cgroup: part.dir})
+		added, err = watcher.Watch(cgroupfs.Change{Cgroup: part.dir})
 		if err == nil && tell {
 			p.onChange(map[cgroupfs.Change]bool{{Cgroup: part.dir}: true})
 		}
@@ -480,9 +497,13 @@ func (p *Protector) watch(part *part) {
 			p.log.WithError(err).Warn("external changes of some cgroups are noticed by the periodic check only")
 		}
 	}
+	if before && added && part.remade == remade { // nothing else reports it
+		part.setRemade()
+	}
 	if part.state == removed {
 		p.unwatch(part)
 	}
+	return added
 }
 
 // Watched returns the cgroups that inotify watches while Run runs: writes to their files, and the removal of their children.
@@ -529,11 +550,9 @@ func (p *Protector) markChanged(c cgroupfs.Change) {
 	case r == nil:
 	case c.File == "":
 		for _, part := range r.parts {
-			if part.dir == c.Cgroup { // it may have been recreated, and then holds the kernel's defaults
+			if part.dir == c.Cgroup {
 				part.watched = false
-				for i := range part.files {
-					part.files[i].readFailed()
-				}
+				part.setRemade()
 			}
 		}
 		p.delayed[r] = allFiles

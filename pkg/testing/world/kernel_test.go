@@ -651,7 +651,7 @@ func TestADaemonsLife(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		watch := func(c cgroupfs.Change) error { return watcher.Watch(c) }
+		watch := func(c cgroupfs.Change) error { _, err := watcher.Watch(c); return err }
 		changes := func() map[cgroupfs.Change]bool {
 			all := map[cgroupfs.Change]bool{}
 			for {
