@@ -158,14 +158,15 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 			return d.run(ctx)
 		}, nil
 	})
-	if _, err := recording.Replay(recordings, func(d recording.Decision) error {
+	summary, err := recording.Replay(recordings, func(d recording.Decision) error {
 		if d.Differs() {
 			report.Violations = append(report.Violations, world.Violation{At: report.Virtual, Promise: replayed, Text: fmt.Sprintf("%s, event %d, %s %s %s: recorded %s, replayed %s",
 				filepath.Base(d.File), d.Event, d.Kind, d.Pod, d.Container, d.Outcome, d.Replayed)})
 		}
 		return nil
-	}); err != nil {
-		t.Errorf("seed %d: %v", s.Seed, err)
+	})
+	if err != nil || summary.Decisions == 0 && report.Creates > 0 {
+		t.Errorf("seed %d: %+v, %v", s.Seed, summary, err)
 	}
 	return report
 }
