@@ -86,7 +86,7 @@ func (f silent) Close() error {
 	return nil
 }
 
-// unreported are a pod and a container with values, whose watch nobody has added yet.
+// unreported are a pod and a container with values that are not watched yet.
 func unreported(t *testing.T) (*node, *folder, cgroup.Target) {
 	n := newNode(t, nil, runcA)
 	f := &folder{root: n.Root(), watches: map[string]int{}, closed: make(chan struct{}), watching: func(string) {}}
@@ -101,7 +101,7 @@ func unreported(t *testing.T) (*node, *folder, cgroup.Target) {
 	return n, f, container
 }
 
-// While a pass adds a watch, another one finds the cgroup's files as they should be, and then somebody writes one: no event reports that.
+// While a pass adds a watch, another one finds the cgroup's files as they should be, and then one is overwritten: no event reports that.
 func TestAWriteWhileAWatchIsAdded(t *testing.T) {
 	for _, dir := range []string{podG, runcA} {
 		t.Run(dir, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestAWriteWhileAWatchIsAdded(t *testing.T) {
 	}
 }
 
-// A pod's cgroup is removed and made again while nobody watches the one above. The next container's watch finds out.
+// A pod's cgroup is removed and made again while the one above is not watched. The next container's watch finds out.
 func TestAPodMadeAgainIsFoundByAContainer(t *testing.T) {
 	n, f, next := unreported(t)
 	n.reconcile(t)
