@@ -83,9 +83,7 @@ func (a *Agent) readChanged(ctx context.Context) {
 	places := a.ledger.PlacesOf(a.outbox.changed)
 	a.outbox.changed = nil
 	a.mu.Unlock()
-	if a.observePlaces(ctx, places); len(places) > 0 {
-		a.protect(ctx)
-	}
+	a.observePlaces(ctx, places)
 }
 
 // place returns where a container's files are; false if it does not live or has no cgroup.
