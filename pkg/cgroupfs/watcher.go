@@ -68,7 +68,7 @@ func (w *Watcher) Watch(c Change) (added bool, err error) {
 	if c.File == "" {
 		mask = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_DELETE | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 	}
-	w.adding.Lock() // otherwise the watch of a removed cgroup may replace that of the recreated one
+	w.adding.Lock() // otherwise a removed cgroup's watch may replace the recreated one's
 	defer w.adding.Unlock()
 	wd, err := w.inotify.Add(c.Cgroup, c.File, mask) // without mu, because others wait for it
 	if err != nil {

@@ -166,7 +166,7 @@ func (o *overtakenInotify) Add(cgroup, file string, mask uint32) (int, error) {
 	return wd, err
 }
 
-// Two callers watch a cgroup that is removed and made again: the watch of the old one does not replace that of the new one.
+// Two callers watch a cgroup that is removed and recreated: the old cgroup's watch does not replace the new one's.
 func TestAWatchOfARemovedCgroupIsOvertaken(t *testing.T) {
 	tree := makeTree(t, map[string]string{"kubepods/pod1/memory.min": "0"})
 	pod := Change{Cgroup: "kubepods/pod1"}

@@ -109,6 +109,9 @@ func order(a, b change) int {
 // others wait no longer than twice WriteLimit, and a millisecond for each of mostLate.
 const WriteLimit = 500 * time.Millisecond
 
+// limitAfter halves a limit for each file that was late. The last millisecond keeps the order of files that do not hang.
+func limitAfter(late int, limit time.Duration) time.Duration { return limit >> min(late, 9) }
+
 // run compares rows, which are chosen under the lock, and writes their files.
 func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *pass {
 	s := p.compare(within, rows)
@@ -223,7 +226,6 @@ func (p *Protector) read(c change, now time.Time) (deviation, error) {
 		return none, nil
 	}
 	found := f.observe(p.rounded(f, c.index, value), c.viaRuntime())
-	f.changes++
 	if found == externalChange {
 		f.backoff.add(now)
 		if !p.unconfirmed(c.row) { // until then systemd may write an older value of this plugin
@@ -281,7 +283,7 @@ func (p *Protector) writeFast(ctx context.Context, s *pass) (slow []change, wait
 		case c.systemdOnly:
 		case p.late.Load() >= mostLate:
 			c.err = fmt.Errorf("write %s of cgroup %s: %d writes of others have not returned", c.knob(), c.dir, mostLate)
-		case !p.write(c, p.writeLimit>>min(late, 9)): // the last millisecond keeps the order of files that do not hang
+		case !p.write(c, limitAfter(late, p.writeLimit)):
 			late++
 		}
 	}

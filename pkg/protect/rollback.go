@@ -61,7 +61,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 		}(a)
 		select {
 		case a = <-restored:
-		case <-time.After(WriteLimit >> min(len(late), 9)): // the last millisecond keeps the order of files that do not hang
+		case <-time.After(limitAfter(len(late), WriteLimit)):
 			late[i] = restored
 		}
 		actions = append(actions, a)

@@ -130,6 +130,7 @@ const (
 
 // observe records a read of a file that is compared. inSystemd reports whether systemd holds the same value.
 func (f *file) observe(value uint64, inSystemd bool) (found deviation) {
+	f.changes++
 	f.have = value
 	switch {
 	case value != f.want:
