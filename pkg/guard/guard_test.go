@@ -382,6 +382,27 @@ func TestWhatIsDecidedDuringAWriteIsWrittenAfterIt(t *testing.T) {
 	}
 }
 
+// The agent records a raise before it is written, so that new bounds may come with a value that is not in memory.high yet.
+func TestARaiseThatFailsAfterItWasRecordedIsTriedAgain(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.put(0)
+	f.host.gate, f.host.err = make(chan struct{}), errors.New("interrupted for a moment")
+	wider := containerC1(32 * mib)
+	wider.Bounds.Computed = 40 * mib
+	f.set(wider)
+	f.guard.handle(t.Context(), nil, time.Now())
+	<-f.host.set // it is being written
+	wider.High = 40 * mib
+	f.set(wider)
+	close(f.host.gate)
+	f.idle()
+	f.guard.handle(t.Context(), nil, time.Now().Add(time.Hour))
+	f.idle()
+	if tries := f.host.highs["c1"]; !slices.Equal(tries, []uint64{40 * mib, 40 * mib}) {
+		t.Errorf("memory.high was set to %d, want 40 MiB twice, because the first write failed", tries)
+	}
+}
+
 func TestOnlyTheContainersOfTheLastSetAreWatched(t *testing.T) {
 	f := newFixture(t, defaults)
 	f.put(48 * mib)
@@ -392,6 +413,23 @@ func TestOnlyTheContainersOfTheLastSetAreWatched(t *testing.T) {
 	f.set()
 	if len(f.guard.Statuses()) != 0 || len(f.guard.byTrigger) != 0 || len(f.host.highs) != 0 {
 		t.Error("a container that is not among them is watched, or written")
+	}
+	if raised := f.guard.Totals().Raised; raised <= 0 {
+		t.Errorf("it had a raised memory.high for %s, want more than nothing", raised)
+	}
+}
+
+func TestTheTriggerOfAContainerThatIsNotWatchedAnyMoreIsRemoved(t *testing.T) {
+	f := newFixture(t, defaults)
+	kernel := &asked{called: func(string) {}}
+	var err error
+	if f.guard, err = New(Options{Tree: cgroupfs.New("/sys/fs/cgroup", kernel), Node: f.guard.node, Host: f.host, Log: f.guard.log, Settings: defaults}); err != nil {
+		t.Fatal(err)
+	}
+	f.put(0)
+	f.set()
+	if !slices.Equal(kernel.removed, []int32{7}) {
+		t.Errorf("the triggers %d were removed, want the container's, 7", kernel.removed)
 	}
 }
 

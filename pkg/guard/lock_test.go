@@ -18,6 +18,8 @@ type asked struct {
 	called func(call string)
 	files  map[string]string
 	add    error
+	// removed are the triggers that were.
+	removed []int32
 }
 
 func (a *asked) Triggers() (cgroupfs.Triggers, error) { return a, nil }
@@ -25,7 +27,7 @@ func (a *asked) Wait(time.Duration) ([]int32, error)  { return nil, nil }
 func (a *asked) Close() error                         { return nil }
 func (a *asked) Look(string) error                    { a.called("look"); return nil }
 func (a *asked) Interrupt()                           {}
-func (a *asked) Remove(int32)                         {}
+func (a *asked) Remove(id int32)                      { a.removed = append(a.removed, id) }
 
 func (a *asked) Add(string, time.Duration, time.Duration) (int32, error) {
 	a.called("trigger")

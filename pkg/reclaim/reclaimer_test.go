@@ -34,7 +34,8 @@ type node struct {
 	reading    time.Duration // how long a view takes
 	containers []*container
 	mu         sync.Mutex
-	asked      []string // whose memory.reclaim was opened, in order
+	opened     func(file string) // of a container; nil does nothing
+	asked      []string          // whose memory.reclaim was opened, in order
 	reclaimer  *Reclaimer
 	freed      []Freed
 	log        *test.Hook
@@ -87,6 +88,9 @@ func (n *node) file(name, text string) {
 // open plays the kernel's answer to a write of memory.reclaim.
 func (n *node) open(dir, file string) error {
 	for _, c := range n.containers {
+		if c.cgroup() == dir && n.opened != nil {
+			n.opened(file)
+		}
 		if file != "memory.reclaim" || c.cgroup() != dir {
 			continue
 		}
@@ -263,7 +267,7 @@ func TestACallThatTakesLong(t *testing.T) {
 			all = append(all, c)
 		}
 		quick := bestEffort("quick", 400)
-		n := &node{threshold: 1800, config: enabled(), containers: append(all, quick)}
+		n := &node{threshold: 3000, config: enabled(), containers: append(all, quick)}
 		all[4].answer = nil
 		all[4].active = 420
 		n.run(t, 5*time.Minute)
@@ -303,6 +307,31 @@ func TestALateCallCounts(t *testing.T) {
 			t.Errorf("%d MiB are left", slow.active)
 		}
 		if diff := cmp.Diff(Totals{Calls: 3, Bytes: map[memoryqos.QOSClass]uint64{memoryqos.BestEffort: 3 * lastBatch, memoryqos.Burstable: 0}}, n.reclaimer.Totals()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestALateCallThatReturnsWhileItsFilesAreRead has the kernel finish a late call after memory.current was read, which then shows nothing of it.
+func TestALateCallThatReturnsWhileItsFilesAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := bestEffort("slow", 128)
+		slow.anon = 3200
+		n := &node{threshold: 1000, config: enabled(), containers: []*container{slow}}
+		late, once := make(chan struct{}), sync.Once{}
+		slow.answer = func() error {
+			<-late
+			slow.active = 0
+			n.write()
+			return nil
+		}
+		n.opened = func(file string) {
+			if n.reclaimer.calls > 0 && file == "memory.stat" {
+				once.Do(func() { close(late); synctest.Wait() })
+			}
+		}
+		n.run(t, time.Minute)
+		if diff := cmp.Diff(map[memoryqos.QOSClass]uint64{memoryqos.BestEffort: lastBatch, memoryqos.Burstable: 0}, n.reclaimer.Totals().Bytes); diff != "" {
 			t.Error(diff)
 		}
 	})
