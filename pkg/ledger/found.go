@@ -44,7 +44,10 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		}
 		l.end(c)
 	}
+	shown := received.Resources
 	received.Resources = l.withoutOurs(received, &files)
+	writtenMems := files.Journaled[cgroup.CpusetMems] || shown.Mems != received.Resources.Mems
+	written := writtenMems || len(files.Journaled) > 0 || !maps.Equal(shown.Unified, received.Resources.Unified)
 	received.Resources.OOMGroup = "" // it may be this plugin's value from before a rollback
 	l.attach(c, received, received.State)
 	c.NoOOMScore = l.withoutScore(c)
@@ -52,7 +55,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	l.observeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
 	c.Unanswered = len(files.Journaled) == 0 && foundMems == "" && values.Min == nil && values.Low == nil && values.High == nil
-	c.Record.Written, c.Record.WrittenMems = len(files.Journaled) > 0, files.Journaled[cgroup.CpusetMems]
+	c.Record.Written, c.Record.WrittenMems = written, writtenMems
 	c.Record.Unsure = c.Record.unsure(received.Resources)
 	return c
 }
@@ -134,7 +137,7 @@ func (l *Ledger) withoutOurs(shown Container, files *Files) Resources {
 	for knob := range files.Journaled {
 		delete(r.Unified, string(knob))
 	}
-	if files.Journaled[cgroup.CpusetMems] || l.manager == nil && runs && files.Mems != nil && l.hasAllNodes(*files.Mems) {
+	if files.Journaled[cgroup.CpusetMems] || (l.manager == nil || l.state.Resolved.Config.DryRun()) && runs && files.Mems != nil && l.hasAllNodes(*files.Mems) {
 		r.Mems = ""
 	}
 	return r

@@ -2,13 +2,9 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,129 +15,24 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// A known failure is a behaviour that is wrong today and has a test that says what is right. The test runs with all others, is expected to
-// fail, and is expected to fail in exactly the way that is written down beside it. So the build stays green while the defect is there,
-// and breaks in three cases:
-//
-//   - A known failure passes. Somebody has repaired it: empty its "seen", and it is an ordinary test from then on.
-//   - A known failure fails in another way. It has become another defect, or its test does not test what it should any more.
-//   - A behaviour that is right fails. That is what every test is for.
-//
-// Known failures are for defects that a later change repairs, found before it was made. A behaviour that was right never becomes one.
-
 // behaviour is one thing that the agent does, seen from outside: the runtime's events go in, and answers, allocations and files come out.
 type behaviour struct {
 	name  string
 	right string // what is right, in a sentence
-	seen  string // how it fails today, in the words of its test; "" where it is right
 	run   func(t testing.TB)
 }
 
 var behaviours = slices.Concat(refusals, sandboxes, initContainers, pendingResizes, listedContainers, otherWriters, podLimits, dryRuns)
 
-func TestKnownFailures(t *testing.T) {
-	names := map[string]bool{}
+func TestBehaviours(t *testing.T) {
 	for _, b := range behaviours {
-		if names[b.name] {
-			t.Errorf("two behaviours are named %q", b.name)
-		}
-		names[b.name] = true
 		t.Run(b.name, func(t *testing.T) {
-			if wrong := b.judge(attempt(t, b.run)); wrong != "" {
-				t.Error(wrong)
+			b.run(t)
+			if t.Failed() {
+				t.Log("right is: " + b.right)
 			}
 		})
 	}
-}
-
-// judge compares how a behaviour has failed ("" is not at all) with how it is known to fail.
-func (b behaviour) judge(failure string) (wrong string) {
-	switch {
-	case failure == b.seen:
-		return ""
-	case b.seen == "":
-		return fmt.Sprintf("%s\nright is: %s", failure, b.right)
-	case failure == "":
-		return fmt.Sprintf("a known failure passes now: empty its \"seen\".\nright is: %s", b.right)
-	}
-	return fmt.Sprintf("a known failure fails in another way.\n  known: %s\n  now:   %s\nright is: %s", b.seen, failure, b.right)
-}
-
-func TestHowKnownFailuresAreJudged(t *testing.T) {
-	for name, test := range map[string]struct {
-		seen string
-		run  func(t testing.TB)
-		want string
-	}{
-		"right":             {"", func(testing.TB) {}, ""},
-		"a new failure":     {"", func(t testing.TB) { t.Error("wrong") }, "wrong\nright is: R"},
-		"known":             {"wrong", func(t testing.TB) { t.Errorf("wro%s", "ng") }, ""},
-		"known, and passes": {"wrong", func(testing.TB) {}, "a known failure passes now: empty its \"seen\".\nright is: R"},
-		"another failure": {"wrong", func(t testing.TB) { t.Fatal("bad") },
-			"a known failure fails in another way.\n  known: wrong\n  now:   bad\nright is: R"},
-		"one more failure": {"wrong", func(t testing.TB) { t.Error("wrong"); t.Fatalf("ba%s", "d") },
-			"a known failure fails in another way.\n  known: wrong\n  now:   wrong; bad\nright is: R"},
-		"nothing after a fatal one": {"wrong", func(t testing.TB) { t.Fatal("wrong"); t.Error("bad") }, ""},
-		"it ends by itself":         {"", func(t testing.TB) { t.FailNow() }, "it has failed without a text\nright is: R"},
-		"it is skipped":             {"", func(t testing.TB) { t.Skip("not here") }, "skipped: not here\nright is: R"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := behaviour{right: "R", seen: test.seen}
-			if got := b.judge(attempt(t, test.run)); got != test.want {
-				t.Errorf("got  %q\nwant %q", got, test.want)
-			}
-		})
-	}
-}
-
-// trial takes the failures of a behaviour in place of its test.
-type trial struct {
-	testing.TB
-	mu       sync.Mutex
-	failures []string
-}
-
-// attempt runs a behaviour and returns its failures, "" where there were none.
-func attempt(t testing.TB, run func(testing.TB)) string {
-	tried := &trial{TB: t}
-	done := make(chan struct{})
-	go func() { // a goroutine of its own, for FailNow ends it
-		defer close(done)
-		run(tried)
-	}()
-	<-done
-	tried.mu.Lock()
-	defer tried.mu.Unlock()
-	return strings.Join(tried.failures, "; ")
-}
-
-func (t *trial) fail(text string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.failures = append(t.failures, text)
-}
-
-func (t *trial) end(text string) {
-	t.fail(text)
-	runtime.Goexit()
-}
-
-func (t *trial) Error(args ...any)                 { t.fail(strings.TrimSuffix(fmt.Sprintln(args...), "\n")) }
-func (t *trial) Errorf(format string, args ...any) { t.fail(fmt.Sprintf(format, args...)) }
-func (t *trial) Fatal(args ...any)                 { t.end(strings.TrimSuffix(fmt.Sprintln(args...), "\n")) }
-func (t *trial) Fatalf(format string, args ...any) { t.end(fmt.Sprintf(format, args...)) }
-func (t *trial) Fail()                             { t.fail("it has failed without a text") }
-func (t *trial) FailNow()                          { t.end("it has failed without a text") }
-func (t *trial) Skip(args ...any) {
-	t.end("skipped: " + strings.TrimSuffix(fmt.Sprintln(args...), "\n"))
-}
-func (t *trial) Skipf(format string, args ...any) { t.end("skipped: " + fmt.Sprintf(format, args...)) }
-func (t *trial) SkipNow()                         { t.end("skipped") }
-
-func (t *trial) Failed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.failures) > 0
 }
 
 // oneNode has each container on one NUMA node, which has 14.5Gi for them.
@@ -244,8 +135,8 @@ var refusals = []behaviour{
 
 // A pod's sandbox is restarted, and the old one is removed later.
 var sandboxes = []behaviour{
-	oldSandbox("an old sandbox with a lower id than the new one's", "a-sandbox", ""),
-	oldSandbox("an old sandbox with a higher id than the new one's", "z-sandbox", ""),
+	oldSandbox("an old sandbox with a lower id than the new one's", "a-sandbox"),
+	oldSandbox("an old sandbox with a higher id than the new one's", "z-sandbox"),
 	{
 		name:  "a sandbox that is restarted",
 		right: "the pod keeps its memory: its cgroup is there all the time, and so is the pod",
@@ -277,11 +168,10 @@ func again(p Pod, c Container) Container {
 
 // oldSandbox is a pod whose containers have all crashed when the runtime connects again. It lists the pod's newest sandbox and one that has
 // ended, and then the kubelet removes the latter.
-func oldSandbox(name, id, seen string) behaviour {
+func oldSandbox(name, id string) behaviour {
 	return behaviour{
 		name:  name,
 		right: "its removal changes nothing of the pod, which lives in the newer one",
-		seen:  seen,
 		run: func(t testing.TB) {
 			n := newNode(t, oneNode)
 			n.sync(nil, nil)
@@ -308,13 +198,13 @@ func oldSandbox(name, id, seen string) behaviour {
 
 // An init container leaves its memory to the pod's other containers, as soon as its role is known and it has ended.
 var initContainers = []behaviour{
-	reuse("an init container that ends", "", (*begun).end),
-	reuse("an init container that ends before a restart", "", func(r *begun) { r.end(); r.restart() }),
-	reuse("an init container that ends after a restart", "", func(r *begun) { r.restart(r.first); r.end() }),
-	reuse("an init container that ends before a claim", "", func(r *begun) { r.end(); r.claim() }),
-	reuse("an init container that ends after a claim", "", func(r *begun) { r.claim(); r.end() }),
-	reuse("an init container that ends before a reload", "", func(r *begun) { r.end(); r.reload() }),
-	reuse("an init container that ends after a reload", "", func(r *begun) { r.reload(); r.end() }),
+	reuse("an init container that ends", (*begun).end),
+	reuse("an init container that ends before a restart", func(r *begun) { r.end(); r.restart() }),
+	reuse("an init container that ends after a restart", func(r *begun) { r.restart(r.first); r.end() }),
+	reuse("an init container that ends before a claim", func(r *begun) { r.end(); r.claim() }),
+	reuse("an init container that ends after a claim", func(r *begun) { r.claim(); r.end() }),
+	reuse("an init container that ends before a reload", func(r *begun) { r.end(); r.reload() }),
+	reuse("an init container that ends after a reload", func(r *begun) { r.reload(); r.end() }),
 	{
 		name:  "an init container whose role is learnt after its app container was created",
 		right: "what it has beyond the app container is free then: nothing of the pod needs it",
@@ -337,10 +227,10 @@ var initContainers = []behaviour{
 			n.accepted("the next pod", n.tryCreate(next, ofPod(next, "app", 10*gi)))
 		},
 	},
-	besideSidecar("an init container beside a sidecar", "", func(*begun) {}),
-	besideSidecar("an init container beside a sidecar that was there before a restart", "", func(r *begun) { r.restart(r.first) }),
-	besideSidecar("an init container beside a sidecar that was there before a claim", "", (*begun).claim),
-	besideSidecar("an init container beside a sidecar that was there before a reload", "", (*begun).reload),
+	besideSidecar("an init container beside a sidecar", func(*begun) {}),
+	besideSidecar("an init container beside a sidecar that was there before a restart", func(r *begun) { r.restart(r.first) }),
+	besideSidecar("an init container beside a sidecar that was there before a claim", (*begun).claim),
+	besideSidecar("an init container beside a sidecar that was there before a reload", (*begun).reload),
 }
 
 func of(name string, kind memoryqos.Kind, bytes uint64) pods.Container {
@@ -381,11 +271,10 @@ func (r *begun) restart(running ...Container) {
 }
 
 // reuse has an init container of 10Gi, and an app container of 10Gi later.
-func reuse(name, seen string, between func(*begun)) behaviour {
+func reuse(name string, between func(*begun)) behaviour {
 	return behaviour{
 		name:  name,
 		right: "its app container has its memory, and no more is allocated for the pod",
-		seen:  seen,
 		run: func(t testing.TB) {
 			r := begin(t, "init", of("init", memoryqos.Init, 10*gi), of("app", memoryqos.App, 10*gi))
 			between(r)
@@ -397,11 +286,10 @@ func reuse(name, seen string, between func(*begun)) behaviour {
 }
 
 // besideSidecar has a sidecar of 4Gi that runs, and an init container of 6Gi later.
-func besideSidecar(name, seen string, between func(*begun)) behaviour {
+func besideSidecar(name string, between func(*begun)) behaviour {
 	return behaviour{
 		name:  name,
 		right: "it has memory of its own: a sidecar runs on and uses its own",
-		seen:  seen,
 		run: func(t testing.TB) {
 			r := begin(t, "proxy", of("proxy", memoryqos.Sidecar, 4*gi), of("init", memoryqos.Init, 6*gi), of("app", memoryqos.App, gi))
 			between(r)
@@ -414,15 +302,15 @@ func besideSidecar(name, seen string, between func(*begun)) behaviour {
 // A container was resized while the plugin was away, and the node of its memory has no room for all of it.
 var pendingResizes = []behaviour{
 	whilePending("a change of the CPUs of a container that is short of memory",
-		"it asks for no memory, and is not refused", "", Resources{CPUs: "0-3"}),
+		"it asks for no memory, and is not refused", Resources{CPUs: "0-3"}),
 	whilePending("a lower limit for a container that is short of memory",
-		"it asks for less, and is not refused", "", to(11*gi)),
+		"it asks for less, and is not refused", to(11*gi)),
 	whilePending("the limit that a container has that is short of memory",
-		"it asks for nothing more, and is not refused", "", to(12*gi)),
+		"it asks for nothing more, and is not refused", to(12*gi)),
 }
 
-func whilePending(name, right, seen string, update Resources) behaviour {
-	return behaviour{name: name, right: right, seen: seen, run: func(t testing.TB) {
+func whilePending(name, right string, update Resources) behaviour {
+	return behaviour{name: name, right: right, run: func(t testing.TB) {
 		n := newNode(t, oneNode)
 		n.sync(nil, nil)
 		db, other := n.pod("db", memoryqos.Guaranteed), n.pod("other", memoryqos.Guaranteed)
@@ -441,8 +329,8 @@ func whilePending(name, right, seen string, update Resources) behaviour {
 
 // A container lives as long as it has processes, whatever the runtime's list says of it.
 var listedContainers = []behaviour{
-	listed("a container that the runtime lists as running", "it is protected", "", Running),
-	listed("a container that the runtime lists in no state that it knows", "it is protected: it has a cgroup with processes", "", Unknown),
+	listed("a container that the runtime lists as running", "it is protected", Running),
+	listed("a container that the runtime lists in no state that it knows", "it is protected: it has a cgroup with processes", Unknown),
 	{
 		name:  "a running container that the runtime does not list",
 		right: "it stays protected: it has a cgroup with processes",
@@ -474,8 +362,8 @@ func (n *node) passes(d time.Duration) {
 }
 
 // listed is a container that was there before the plugin. The runtime cannot apply updates of it.
-func listed(name, right, seen string, state State) behaviour {
-	return behaviour{name: name, right: right, seen: seen, run: func(t testing.TB) {
+func listed(name, right string, state State) behaviour {
+	return behaviour{name: name, right: right, run: func(t testing.TB) {
 		n := newNode(t, oneNode)
 		db := n.pod("db", memoryqos.Guaranteed)
 		c := ofPod(db, "app", 4*gi)
@@ -515,10 +403,10 @@ var otherWriters = []behaviour{
 
 // Without a pod API the limits alone say whether a Guaranteed pod's containers share its limit (pod-level resources). They do not, here.
 var podLimits = []behaviour{
-	lateEnd("the end of an init container with the pod's limit, reported before its app container is created", "", "create"),
-	lateEnd("the end of an init container with the pod's limit, reported before its app container starts", "", "start"),
-	lateEnd("the end of an init container with the pod's limit, reported after its app container has started", "", "later"),
-	lateEnd("the end of an init container with the pod's limit, never reported", "", "never"),
+	lateEnd("the end of an init container with the pod's limit, reported before its app container is created", "create"),
+	lateEnd("the end of an init container with the pod's limit, reported before its app container starts", "start"),
+	lateEnd("the end of an init container with the pod's limit, reported after its app container has started", "later"),
+	lateEnd("the end of an init container with the pod's limit, never reported", "never"),
 	{
 		name:  "a resize to what was the pod's limit before",
 		right: "both containers keep their memory: the limits of container and pod are of two moments",
@@ -542,11 +430,10 @@ var podLimits = []behaviour{
 }
 
 // lateEnd is a Guaranteed pod of 4Gi with an init container of 4Gi and an app container of 1Gi.
-func lateEnd(name, seen, end string) behaviour {
+func lateEnd(name, end string) behaviour {
 	return behaviour{
 		name:  name,
 		right: "the app container is pinned and protected: it shares nothing",
-		seen:  seen,
 		run: func(t testing.TB) {
 			n := newNode(t, oneNode)
 			n.sync(nil, nil)
@@ -574,44 +461,50 @@ func lateEnd(name, seen, end string) behaviour {
 	}
 }
 
-// dryRuns are of a change to Observe, after which the runtime's record of a container still has values of this plugin.
+// dryRuns are of a change to Observe, after which the runtime's record of a container still has values of this plugin. It writes all of its
+// record when the container is resized.
 var dryRuns = []behaviour{
-	{
-		name:  "a resize in a dry run, at which the runtime writes its record again",
-		right: "what it writes of before the dry run is taken back: a memory.high stands without the stall guard",
-		run:   func(t testing.TB) { resizeInADryRun(t, func(*node, Pod, Container) {}) },
-	},
-	{
-		name:  "the same after a restart of the plugin in the dry run",
-		right: "the same",
-		seen:  `memory.high is "943718400", want "max"`,
-		run: func(t testing.TB) {
-			resizeInADryRun(t, func(n *node, pod Pod, c Container) {
-				n.config = parseConfig(n, "profile: Observe")
-				n.restart()
-				c.State = Running
-				n.sync([]Pod{pod}, []Container{c})
-			})
-		},
-	},
+	resizeInADryRun("a resize in a dry run", func(*node, Pod, Container) {}),
+	resizeInADryRun("a resize in a dry run, after a restart", func(n *node, pod Pod, c Container) {
+		n.config = parseConfig(n, "profile: Observe")
+		n.restart()
+		n.sync([]Pod{pod}, []Container{c})
+	}),
 }
 
-func resizeInADryRun(t testing.TB, before func(*node, Pod, Container)) {
-	n := newNode(t, "")
-	pod := n.pod("pod", memoryqos.Burstable)
-	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
-	n.work(context.Background())
-	written := n.file(c.CgroupsPath, "memory.high")
-	n.reconfigure("profile: Observe")
-	n.reconcile(context.Background())
-	n.want("memory.high in the dry run", n.file(c.CgroupsPath, "memory.high"), "max")
-	before(n, pod, c)
-	n.update(pod, c, to(2000*mi))
-	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(2000*mi))
-	n.writeFile(c.CgroupsPath, "memory.high", written)
-	for range 2 { // the first sees that the update has ended
-		n.work(context.Background())
-		n.reconcile(context.Background())
+func resizeInADryRun(name string, before func(*node, Pod, Container)) behaviour {
+	return behaviour{
+		name:  name,
+		right: "what the runtime writes of before the dry run is taken back: a memory.high stands without the stall guard, and nodes are full",
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			for class, knob := range map[memoryqos.QOSClass]string{memoryqos.Burstable: "memory.high", memoryqos.Guaranteed: "cpuset.mems"} {
+				pod := n.pod(string(class), class)
+				c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+				n.work(context.Background())
+				recorded := n.file(c.CgroupsPath, knob)
+				n.writeFile(pod.CgroupParent, "cpuset.mems.effective", "0-1")
+				n.reconfigure("profile: Observe")
+				n.reconcile(context.Background())
+				restored := map[string]string{"memory.high": "max", "cpuset.mems": "0-1"}[knob]
+				n.want(knob+" in the dry run", n.file(c.CgroupsPath, knob), restored)
+				if c.State = Running; knob == "cpuset.mems" {
+					c.Resources.Mems = recorded
+				} else {
+					c.Resources.Unified = map[string]string{knob: recorded}
+				}
+				before(n, pod, c)
+				n.update(pod, c, to(2000*mi))
+				n.writeFile(c.CgroupsPath, "memory.max", bytesOf(2000*mi))
+				n.writeFile(c.CgroupsPath, knob, recorded)
+				for range 2 { // the first sees that the update has ended
+					n.work(context.Background())
+					n.reconcile(context.Background())
+				}
+				n.want(knob, n.file(c.CgroupsPath, knob), restored)
+				n.reconfigure(oneNode)
+			}
+		},
 	}
-	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
 }
