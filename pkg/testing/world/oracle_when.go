@@ -25,8 +25,9 @@ var (
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
 	// A dry run looks every 10 s at what systemd has not confirmed.
 	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
-	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go).
-	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: time.Minute, APIHangs: time.Minute, APIRefuses: time.Minute, APILags: time.Minute, APIExpires: time.Minute}
+	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go): before a watch, and
+	// before the list that follows it if what it continues has expired.
+	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: 2 * time.Minute, APIHangs: time.Minute, APIRefuses: 2 * time.Minute, APILags: time.Minute, APIExpires: time.Minute}
 )
 
 // promises are those that something delays.
