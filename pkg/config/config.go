@@ -150,7 +150,7 @@ type AnnotationRule struct {
 	PriorityClasses map[string]string `yaml:"priorityClasses"`
 }
 
-// replaced says what replaces the keys of versions before v0.3.0.
+// replaced says what replaces the keys of versions before v0.3.0, and what is not a key of the file's top level.
 var replaced = map[string]string{
 	"rebalance": "the memory of running containers is not moved any more: use numa-allocation-strategy: least-used, unpinnedMemoryPolicy: PreferAvailable or " +
 		"the annotation memory-policy: interleave in place of deficits and consolidate, and maxMigrationBytes in place of maxBytes",
@@ -168,7 +168,15 @@ var replaced = map[string]string{
 	"nodeName":                "use the flag --node-name",
 	"requestTimeout":          "it is always 300 ms",
 	"reconcilePeriod":         "it is always 10 s",
+
+	"numa-allocation-strategy":  optionOf,
+	"numa-score-weights":        optionOf,
+	"prefer-closest-numa-nodes": optionOf,
+	"max-allowable-numa-nodes":  optionOf,
+	"cpuManagerPolicy":          "it is the kubelet's: set it there; what it assigns is followed, see onConflict",
 }
+
+const optionOf = "it belongs in topologyManagerPolicyOptions"
 
 // Instead says what replaces a key that was removed (strictyaml.Replacer).
 func (*Config) Instead(key string) string { return replaced[key] }

@@ -117,6 +117,8 @@ func TestFileThatCannotBeRead(t *testing.T) {
 func TestBadConfigurationIsOneClearError(t *testing.T) {
 	tests := map[string]struct{ text, want string }{
 		"unknown field":           {"profile: Observe\nmemoryThrotlingFactor: 1", `c.yaml:2: unknown field "memoryThrotlingFactor", did you mean "memoryThrottlingFactor"?`},
+		"option at the top":       {"numa-score-weights: memory=1", `c.yaml:1: unknown field "numa-score-weights": it belongs in topologyManagerPolicyOptions`},
+		"the kubelet's key":       {"cpuManagerPolicy: static", `c.yaml:1: unknown field "cpuManagerPolicy": it is the kubelet's: set it there; what it assigns is followed, see onConflict`},
 		"failure policy":          {"failurePolicy: ignore", `c.yaml:1: failurePolicy: want Ignore or Fail, got "ignore", did you mean "Ignore"?`},
 		"failure policy empty":    {"failurePolicy: ''", `c.yaml:1: failurePolicy: want Ignore or Fail, got ""`},
 		"a pod":                   {"kind: Pod", `c.yaml:1: kind: want MemoryManagerConfiguration, got "Pod"`},
