@@ -209,6 +209,11 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	if !lost && !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
 	}
+	// The modelled kubelet asks for no memory.oom.group.
+	group, whole := n.text(c.Cgroup, "memory.oom.group"), s.wish(p, "oom-group") == "container"
+	if !writes && (strings.TrimSpace(group) == "1") != whole {
+		see(asAsked, who, "has memory.oom.group %q, want %t", group, whole)
+	}
 	return want, true
 }
 
