@@ -1,12 +1,14 @@
 package protect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -149,6 +151,62 @@ func TestAPodMadeAgainIsFoundByAContainer(t *testing.T) {
 	}
 }
 
+// A cgroup that a pass misses is watched again when it is back, though no event reports that it was removed and made again.
+func TestACgroupThatWasMissedIsWatchedAgain(t *testing.T) {
+	n, f, _ := unreported(t)
+	n.reconcile(t)
+	if err := os.RemoveAll(f.at(podG, "")); err != nil {
+		t.Fatal(err)
+	}
+	clear(f.watches)
+	if err := n.Check(t.Context(), podG, runcA); err != nil {
+		t.Fatal(err)
+	}
+	put(t, n.Root(), map[string]string{runcA + "/": ""})
+	n.reconcile(t)
+	for _, dir := range []string{podG, runcA} {
+		if got := content(t, n.Tree, dir+"/memory.min"); got != "100" || f.watches[dir] == 0 {
+			t.Errorf("%s has memory.min %s, and its watches are %v", dir, got, f.watches)
+		}
+	}
+}
+
+// A value that is taken back while the kernel still takes it in is taken back once more afterwards.
+func TestAValueThatIsTakenBackBeforeItIsWritten(t *testing.T) {
+	n, f, container := unreported(t)
+	n.reconcile(t)
+	begun, stuck := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.begin = func(dir, file string) {
+		if dir == runcA && file == "memory.high" {
+			once.Do(func() { close(begun); <-stuck })
+		}
+	}
+	container.Values.High = new(uint64(4096))
+	ctx, cancel := context.WithCancel(t.Context())
+	checked := make(chan error)
+	go func() {
+		checked <- errors.Join(n.applyPart(ctx, []cgroup.Target{container}, nil), n.CheckHigh(ctx, runcA))
+	}()
+	<-begun
+	cancel()
+	if err := <-checked; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	container.Values.High = nil
+	if err := errors.Join(n.applyPart(t.Context(), []cgroup.Target{container}, nil), n.CheckHigh(t.Context(), runcA)); err != nil {
+		t.Error(err)
+	}
+	close(stuck)
+	if err := errors.Join(n.awaitSlow(t.Context()), n.WriteLate(t.Context())); err != nil {
+		t.Error(err)
+	}
+	_, written := n.journal.before(runcA, cgroup.MemoryHigh)
+	if got := content(t, n.Tree, runcA+"/memory.high"); got != "max" || written {
+		t.Errorf("memory.high is %s, and in the journal: %t", got, written)
+	}
+}
+
 // Of two passes that read a file, the one that read it first may end last. It must not overrule what the other one found.
 func TestAReadThatIsOvertaken(t *testing.T) {
 	n, f, _ := unreported(t)
@@ -212,43 +270,49 @@ func TestAWriteThatIsOvertakenByTheEndOfItsCgroup(t *testing.T) {
 	}
 }
 
-// Passes write one after the other. However many files hang, the others wait for little more than a second, and few threads are occupied.
+// Passes write one after the other. However many files hang, the others wait for little more than a second, and few threads are occupied. A
+// later pass does not write those files beside the write that hangs.
 func TestAPassWhoseWritesAllHang(t *testing.T) {
-	const pods = 500
-	root := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		f := &folder{root: root}
-		p := New(Options{Tree: cgroupfs.New(root, f), PageSize: 1})
-		stuck := make(chan struct{})
-		var begun atomic.Int32
-		f.begin = func(dir, _ string) {
-			if strings.Contains(dir, "/podstuck") {
-				begun.Add(1)
-				<-stuck
+	for _, pods := range []int{1, 500} {
+		root := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			f := &folder{root: root}
+			p := New(Options{Tree: cgroupfs.New(root, f), PageSize: 1})
+			stuck := make(chan struct{})
+			var begun atomic.Int32
+			f.begin = func(dir, _ string) {
+				if strings.Contains(dir, "/podstuck") {
+					begun.Add(1)
+					<-stuck
+				}
 			}
-		}
-		var targets []cgroup.Target
-		for i := range pods {
-			dir := fmt.Sprintf("kubepods/podstuck%d", i)
-			put(t, root, map[string]string{dir + "/": ""})
-			targets = append(targets, cgroup.Target{Cgroup: dir, Level: cgroup.LevelPod, Values: minimum(100)})
-		}
-		began := time.Now()
-		if err := p.applyAll(t.Context(), targets); err == nil || !strings.Contains(err.Error(), "the kernel has not taken a value yet") {
-			t.Error(err)
-		}
-		if took, count := time.Since(began), begun.Load(); took > 2*WriteLimit+mostLate*time.Millisecond || count != mostLate {
-			t.Errorf("a pass took %v, %d writes hang", took, count)
-		}
-		close(stuck)
-		synctest.Wait()
-		if _, err := p.Reconcile(t.Context()); err != nil {
-			t.Error(err)
-		}
-		for _, target := range targets {
-			if data, err := os.ReadFile(f.at(target.Cgroup, "memory.min")); string(data) != "100" {
-				t.Fatalf("%s has memory.min %q, %v", target.Cgroup, data, err)
+			targets := make([]cgroup.Target, pods)
+			apply := func(value uint64, limit time.Duration) {
+				t.Helper()
+				for i := range targets {
+					targets[i] = cgroup.Target{Cgroup: fmt.Sprintf("kubepods/podstuck%d", i), Level: cgroup.LevelPod, Values: minimum(value)}
+					put(t, root, map[string]string{targets[i].Cgroup + "/": ""})
+				}
+				began := time.Now()
+				if err := p.applyAll(t.Context(), targets); err == nil || !strings.Contains(err.Error(), "the kernel has not taken a value yet") {
+					t.Error(err)
+				}
+				if took, count := time.Since(began), begun.Load(); took > limit || int(count) != min(pods, mostLate) {
+					t.Errorf("a pass with %d pods took %v, %d writes hang", pods, took, count)
+				}
 			}
-		}
-	})
+			apply(100, 2*WriteLimit+mostLate*time.Millisecond)
+			apply(200, 0)
+			close(stuck)
+			synctest.Wait()
+			if _, err := p.Reconcile(t.Context()); err != nil {
+				t.Error(err)
+			}
+			for _, target := range targets {
+				if data, err := os.ReadFile(f.at(target.Cgroup, "memory.min")); string(data) != "200" {
+					t.Fatalf("%s has memory.min %q, %v", target.Cgroup, data, err)
+				}
+			}
+		})
+	}
 }
