@@ -243,6 +243,11 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
 	j.prune(10, exists)
 	wantWrites(t, cgroups(), "kubepods")
+	j.prune(10, func(dir string) (bool, error) { // it is made again meanwhile
+		j.Note(Entry{dir, cgroup.MemoryMin, "", ""})
+		return false, nil
+	})
+	wantWrites(t, cgroups(), "kubepods")
 }
 
 func TestWhatEndsLeavesTheJournal(t *testing.T) {
