@@ -32,6 +32,9 @@ func (d drawer) rules(s *Scenario) {
 			}
 			p.Annotations["oom-score-adj.memory-manager.noderesource.dev"] = pick(d, "first", "last", "-500", "985", "993")
 		}
+		if i > 0 && p.Static && p.Name == s.Pods[i-1].Name { // a static pod with another manifest would have another UID
+			p.Labels, p.Annotations, p.PriorityClass = s.Pods[i-1].Labels, s.Pods[i-1].Annotations, s.Pods[i-1].PriorityClass
+		}
 	}
 	if at := d.between(time.Minute, d.length); d.oneIn(2) && s.Seed%4 != 1 { // requests are estimated from what the kubelet gave containers
 		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: PodAPISilent, Length: Duration(3 * time.Minute)},
