@@ -1,12 +1,15 @@
 package ledger
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestWhatIsFoundAtTheStart has what a state file says, if there is one, and Guaranteed containers of pods a, b and so on that run.
@@ -24,6 +27,8 @@ func TestWhatIsFoundAtTheStart(t *testing.T) {
 	block := func(memory memorymanager.MemoryType, size uint64, nodes ...int) memorymanager.Block {
 		return memorymanager.Block{Nodes: nodeset.Of(nodes...), Type: memory, Size: size}
 	}
+	initEntry := entry("a", block(memorymanager.Memory, 10*gi, 1))
+	initEntry.Container = "init"
 	const found, before, one = "found pinned, 1Gi of memory", "pinned before this start of the plugin", ", 1Gi of memory"
 	for name, test := range map[string]struct {
 		machine, yaml string
@@ -41,6 +46,8 @@ func TestWhatIsFoundAtTheStart(t *testing.T) {
 		"resized beyond its node": {stored: []memorymanager.Entry{entry("a", block(memorymanager.Memory, gi, 1)), entry("b", block(memorymanager.Memory, gi, 0))},
 			running: []running{{"1", 20 * gi, "", 0}, {"0", gi, "", 0}}, want: []string{"0-1: " + before + ", short of 4.5Gi of memory, 15.5Gi of memory", "0: " + before + one},
 			says: "a container was resized and found no room: it is allocated less than its limit"},
+		"resized beyond what its init container leaves": {stored: []memorymanager.Entry{entry("a", block(memorymanager.Memory, gi, 1)), initEntry},
+			running: []running{{"1", 10 * gi, "", 0}}, want: []string{"1: " + before + ", 10Gi of memory"}},
 		"huge pages that are there no more": {stored: []memorymanager.Entry{entry("a", block("hugepages-2Mi", gi, 1), block(memorymanager.Memory, gi, 1))},
 			running: []running{{"1", gi, "", gi}}, want: []string{"1: " + before + one},
 			says: "a container cannot be allocated what it was resized to: its old allocation stays: policy best-effort, scope container: no NUMA node has hugepages-2Mi"},
@@ -60,7 +67,12 @@ func TestWhatIsFoundAtTheStart(t *testing.T) {
 			if _, err := l.Restore(memorymanager.State{Entries: test.stored}); err != nil {
 				t.Fatal(err)
 			}
+			info := &pods.Pod{Ref: pods.Ref{UID: "a", Namespace: "default", Name: "a"}, Class: memoryqos.Guaranteed, Containers: []pods.Container{
+				{Name: "init", Kind: memoryqos.Init, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true}, {Name: "main", Kind: memoryqos.App, Request: gi, Limit: gi, Guaranteed: true}}}
 			event := Synchronize{Found: Found{Files: map[string]Files{}}}
+			if slices.ContainsFunc(test.stored, func(e memorymanager.Entry) bool { return e.Container == "init" }) {
+				event.PodInfos = map[string]pods.Answer{"a": {Pod: info}}
+			}
 			for i, r := range test.running {
 				pod := annotated(claimPod(string(rune('a'+i)), ""), "numa", r.numa)
 				c := claimed(pod, "main", r.limit).Container
