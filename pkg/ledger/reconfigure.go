@@ -92,6 +92,7 @@ func (l *Ledger) setNodeMap(resolved config.Resolved) error {
 	}
 	l.manager, l.reserved = manager, reserved
 	for _, p := range l.living {
+		p.stored = memorymanager.PodAllocations{} // all is stored again
 		l.learnRoles(p)
 	}
 	return nil
