@@ -56,7 +56,7 @@ PICTURES    := $(DEMO) --config testdata/page/config.yaml
 .PHONY: help build daemon image release run pictures test simulate-node bench fuzz lint outdated e2e conformance fleet clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: daemon ## Build the static binary and the kubectl plugin into bin/
 	$(BUILD) -ldflags '-s -w -X main.version=$(VERSION)' -o $(KUBECTL) ./plugin/kubectl
@@ -91,7 +91,7 @@ test: ## Run every test of the packages and of the built binary, and list what w
 
 simulate-node: ## Run the whole daemon on a modelled node in virtual time: SCENARIO=file.json, or from SEED (1) on SEEDS (100) of them, or HOURS
 	@for number in '$(SEED)' '$(SEEDS)' '$(HOURS)'; do case "$$number" in *[!0-9]*|0|???????????*) echo 'SEED, SEEDS and HOURS are whole numbers from 1 to 9999999999' >&2; exit 2;; esac; done
-	@$(if $(SCENARIO),test -r '$(SCENARIO)' || { echo '$(SCENARIO): no such file' >&2; exit 2; })
+	@$(if $(SCENARIO),test -f '$(SCENARIO)' || { echo '$(SCENARIO): no such file' >&2; exit 2; })
 	$(STATIC) $(GO) test -vet=off $(FLAGS) -count=1 -timeout 0 -v -run 'TestNode$$' ./plugin $(if $(SCENARIO),-shrink 0 -scenario $(abspath $(SCENARIO)),-seed $(or $(SEED),1) $(if $(HOURS),-for $(HOURS)h,-seeds $(or $(SEEDS),100)))
 
 bench: ## Run the benchmarks, with their files in memory (BENCH=pattern IN=package TIME=500x COUNT=3)

@@ -49,6 +49,8 @@ type podAnnotation struct {
 	container string
 	// rank is higher the more specific the key is; 0 when its scope is wrong.
 	rank int
+	// misspelt is set for a key that nobody else means: its domain has a mistake, or stands before the slash.
+	misspelt bool
 	// wrong is what is wrong with the key, whatever the rules allow; empty when nothing is.
 	wrong string
 }
@@ -210,7 +212,12 @@ func parseAnnotation(key, value string) (podAnnotation, bool) {
 		}
 		return a, true
 	}
-	return podAnnotation{}, false
+	name, domain, _ := strings.Cut(head, ".")
+	if slices.Contains(domains[:], "."+head) {
+		name, domain = scope, head
+	}
+	ours := slices.Contains(annotationNames, name) && spelling.Nearest("."+domain, domains[:]) != ""
+	return podAnnotation{key: key, value: short(value), name: Annotation(name), misspelt: true}, ours
 }
 
 // astray says that the annotation is for another container than these; empty while they are not known (nil).
@@ -225,7 +232,7 @@ func (a podAnnotation) astray(containers []string) string {
 
 // problem is what is wrong with the key of an annotation.
 func (a podAnnotation) problem() *field.Error {
-	if a.rank == 0 {
+	if a.rank == 0 && !a.misspelt {
 		return field.Invalid(a.path(), a.value, "want the key to end in /pod or /container.NAME, or without either")
 	}
 	if nearest := spelling.Nearest(string(a.name), annotationNames); nearest != "" {
