@@ -353,6 +353,37 @@ func TestAFailedWriteIsReportedAndTriedAgain(t *testing.T) {
 	}
 }
 
+// What the file of an earlier process did not get, because it could not be replaced, is in it after the next write.
+func TestAFileThatCannotBeReplacedIsReplacedLater(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, JournalFile)
+	if err := os.WriteFile(path, encodeJournal(nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(path+".tmp/inside", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	j := openJournal(t, dir)
+	j.Note(entries[0])
+	if err := j.Flush(t.Context()); err == nil {
+		t.Fatal("the file could be replaced: nothing is shown")
+	}
+	if err := os.RemoveAll(path + ".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	j.Note(entries[2])
+	if err := j.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if has, err := decodeJournal(data); err != nil || len(has) != 2 {
+		t.Errorf("the file has %v, %v, want both cgroups", has, err)
+	}
+}
+
 func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"version":1,"cgroups":[{"cgroup":"kubepods/pod1","knobs":["memory.min"],"noted":1767225600}]}`))
 	f.Add([]byte(`{"version":1,"cgroups":[{"cgroup":"../kubepods","knobs":["memory.max"]}]}`))
