@@ -46,14 +46,18 @@ func (l *testLedger) View() *ledger.View {
 	return &ledger.View{Claims: l.prepared.List(), Conditions: []ledger.Condition{{Name: ledger.ConditionSynchronized, OK: true}}}
 }
 
-// testDriver is the driver of a node on which every claim is allocated 2Gi of NUMA node 1, but those that have gone.
+// testDriver is the driver of a node on which every claim is allocated 2Gi of NUMA node 1, but those that have gone: "freed" is allocated, and
+// reserved for no pod.
 func testDriver(t *testing.T, gone ...string) (*Driver, *testLedger) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		claim := resourceapi.ResourceClaim{}
 		claim.Namespace, claim.Name = "default", filepath.Base(r.URL.Path)
 		claim.UID = types.UID("uid-" + claim.Name)
-		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", UID: "pod"}}
-		if !slices.Contains(gone, claim.Name) {
+		has := !slices.Contains(gone, claim.Name)
+		if has || claim.Name != "freed" {
+			claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", UID: "pod"}}
+		}
+		if has || claim.Name == "freed" {
 			claim.Status.Allocation = &resourceapi.AllocationResult{}
 			claim.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{
 				Request: "mem", Driver: "driver", Pool: "node", Device: "numa-1",
@@ -80,7 +84,7 @@ func named(name string) claims.Claim {
 // What a run has prepared is known to the next one, which releases what has ended or cannot be read.
 func TestSpecificationsAreTheRecord(t *testing.T) {
 	before, _ := testDriver(t)
-	for _, name := range []string{"gone", "kept"} {
+	for _, name := range []string{"freed", "gone", "kept"} {
 		if _, err := before.prepare(t.Context(), named(name)); err != nil {
 			t.Fatal(err)
 		}
@@ -93,15 +97,16 @@ func TestSpecificationsAreTheRecord(t *testing.T) {
 	log, logged := logtest.NewNullLogger()
 	found := Prepared(before.CDI, "driver", log)
 	part := claims.Part{Request: "mem", Node: 1, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 2 * gi}}}
-	gone, kept := named("gone"), named("kept")
-	gone.Pods, gone.Parts = []string{"pod"}, []claims.Part{part}
-	kept.Pods, kept.Parts = gone.Pods, gone.Parts
-	if diff := cmp.Diff([]claims.Claim{gone, kept}, found); diff != "" || len(logged.Entries) != 1 {
+	freed, gone, kept := named("freed"), named("gone"), named("kept")
+	for _, claim := range []*claims.Claim{&freed, &gone, &kept} {
+		claim.Pods, claim.Parts = []string{"pod"}, []claims.Part{part}
+	}
+	if diff := cmp.Diff([]claims.Claim{freed, gone, kept}, found); diff != "" || len(logged.Entries) != 1 {
 		t.Errorf("%d lines in the log, %s", len(logged.Entries), diff)
 	}
-	after, l := testDriver(t, "gone")
+	after, l := testDriver(t, "freed", "gone")
 	after.specs.dir = before.CDI
-	l.prepared[gone.UID], l.prepared[kept.UID] = &gone, &kept
+	l.prepared[freed.UID], l.prepared[gone.UID], l.prepared[kept.UID] = &freed, &gone, &kept
 	after.settle(t.Context())
 	if diff := cmp.Diff([]claims.Claim{kept}, l.prepared.List()); diff != "" {
 		t.Error(diff)
