@@ -49,7 +49,7 @@ type podAnnotation struct {
 	container string
 	// rank is higher the more specific the key is; 0 when its scope is wrong.
 	rank int
-	// misspelt is set for a key that nobody else means: its domain has a mistake, or stands before the slash.
+	// misspelt is set if the domain has a mistake, or stands before the slash.
 	misspelt bool
 	// wrong is what is wrong with the key, whatever the rules allow; empty when nothing is.
 	wrong string
