@@ -92,8 +92,9 @@ func (l *Ledger) setNodeMap(resolved config.Resolved) error {
 	}
 	l.manager, l.reserved = manager, reserved
 	for _, p := range l.living {
-		p.stored = memorymanager.PodAllocations{} // all is stored again
-		l.learnRoles(p)
+		if l.learnRoles(p); manager == nil {
+			p.stored = memorymanager.PodAllocations{}
+		}
 	}
 	return nil
 }

@@ -2,9 +2,11 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
@@ -64,6 +66,24 @@ func TestWhenAPodEnds(t *testing.T) {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// TestTheEndOfAPodIsStored even if claims have changed what its node has meanwhile, and pending resizes may get its memory.
+func TestTheEndOfAPodIsStored(t *testing.T) {
+	web := claimPod("web", "")
+	claim := claims.Claim{UID: "uid", Namespace: "default", Name: "big", Pods: []string{"other"}, Parts: []claims.Part{
+		{Request: "mem", Node: 0, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 9 * claimGi}}}}}
+	l := newLedger(t, "dra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
+	if err := l.after(RunPod{Pod: web}, claimed(web, "main", 4*claimGi), PrepareClaim{Claim: claim}).Err; err != nil {
+		t.Fatal(err)
+	}
+	if l.living[0].stored.Empty() {
+		t.Error("that web has memory is not known any more: no pending resize gets it when web ends")
+	}
+	effects := l.Step(time.Unix(3, 0), EndPod{Pod: web, Gone: true})
+	if len(effects.Allocations) != 1 || !slices.Equal(effects.Allocations[0].Pods, []string{"web"}) || !effects.Allocations[0].Allocations.Empty() {
+		t.Errorf("the state file gets %+v, want that web has nothing", effects.Allocations)
 	}
 }
 
