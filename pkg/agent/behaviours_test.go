@@ -27,10 +27,12 @@ var behaviours = slices.Concat(refusals, sandboxes, initContainers, pendingResiz
 func TestBehaviours(t *testing.T) {
 	for _, b := range behaviours {
 		t.Run(b.name, func(t *testing.T) {
+			defer func() { // also where the behaviour has ended early
+				if t.Failed() {
+					t.Log("right is: " + b.right)
+				}
+			}()
 			b.run(t)
-			if t.Failed() {
-				t.Log("right is: " + b.right)
-			}
 		})
 	}
 }
@@ -84,36 +86,13 @@ func claimOn(numaNode int, bytes uint64) claims.Claim {
 
 // A resize that was refused is decided again when memory has come.
 var refusals = []behaviour{
-	{
-		name:  "a resize refused while a claim had the memory",
-		right: "it is accepted once the claim has ended: the kubelet tries it every second",
-		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"dra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
-			n.sync(nil, nil)
-			db := n.pod("db", memoryqos.Guaranteed)
-			c := n.launch(db, ofPod(db, "app", 4*gi))
-			n.must(n.PrepareClaim(context.Background(), claimOn(0, 8*gi)))
-			n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
-			n.UnprepareClaim(context.Background(), "uid")
-			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
-		},
-	},
-	{
-		name:  "a resize refused after a restart, while a claim had the memory",
-		right: "it is accepted once the claim has ended, however short the plugin has run",
-		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"dra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
-			n.sync(nil, nil)
-			db := n.pod("db", memoryqos.Guaranteed)
-			c := n.launch(db, ofPod(db, "app", 4*gi))
-			n.must(n.PrepareClaim(context.Background(), claimOn(0, 8*gi)))
+	besideAClaim("a resize refused while a claim had the memory",
+		"it is accepted once the claim has ended: the kubelet tries it every second", func(*node, Pod, Container) {}),
+	besideAClaim("a resize refused after a restart, while a claim had the memory",
+		"it is accepted once the claim has ended, however short the plugin has run", func(n *node, db Pod, c Container) {
 			n.restart()
 			n.sync([]Pod{db}, []Container{c})
-			n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
-			n.UnprepareClaim(context.Background(), "uid")
-			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
-		},
-	},
+		}),
 	{
 		name:  "a resize refused while a pod had the memory",
 		right: "it is accepted once the pod has ended",
@@ -131,6 +110,21 @@ var refusals = []behaviour{
 			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
 		},
 	},
+}
+
+// besideAClaim is a resize for which there is no room beside a claim.
+func besideAClaim(name, right string, before func(n *node, db Pod, c Container)) behaviour {
+	return behaviour{name: name, right: right, run: func(t testing.TB) {
+		n := newNode(t, oneNode+"dra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
+		n.sync(nil, nil)
+		db := n.pod("db", memoryqos.Guaranteed)
+		c := n.launch(db, ofPod(db, "app", 4*gi))
+		n.must(n.PrepareClaim(context.Background(), claimOn(0, 8*gi)))
+		before(n, db, c)
+		n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
+		n.UnprepareClaim(context.Background(), "uid")
+		n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
+	}}
 }
 
 // A pod's sandbox is restarted, and the old one is removed later.
@@ -477,18 +471,21 @@ func resizeInADryRun(name string, before func(*node, Pod, Container)) behaviour 
 		name:  name,
 		right: "what the runtime writes of before the dry run is taken back: a memory.high stands without the stall guard, and nodes are full",
 		run: func(t testing.TB) {
-			n := newNode(t, oneNode)
-			n.sync(nil, nil)
-			for class, knob := range map[memoryqos.QOSClass]string{memoryqos.Burstable: "memory.high", memoryqos.Guaranteed: "cpuset.mems"} {
-				pod := n.pod(string(class), class)
+			for _, test := range []struct {
+				class          memoryqos.QOSClass
+				knob, restored string
+			}{{memoryqos.Burstable, "memory.high", "max"}, {memoryqos.Guaranteed, "cpuset.mems", "0-1"}} {
+				knob := test.knob
+				n := newNode(t, oneNode)
+				n.sync(nil, nil)
+				pod := n.pod("pod", test.class)
 				c := n.launch(pod, ofPod(pod, "main", 1000*mi))
 				n.work(context.Background())
 				recorded := n.file(c.CgroupsPath, knob)
 				n.writeFile(pod.CgroupParent, "cpuset.mems.effective", "0-1")
 				n.reconfigure("profile: Observe")
 				n.reconcile(context.Background())
-				restored := map[string]string{"memory.high": "max", "cpuset.mems": "0-1"}[knob]
-				n.want(knob+" in the dry run", n.file(c.CgroupsPath, knob), restored)
+				n.want(knob+" in the dry run", n.file(c.CgroupsPath, knob), test.restored)
 				if c.State = Running; knob == "cpuset.mems" {
 					c.Resources.Mems = recorded
 				} else {
@@ -502,8 +499,7 @@ func resizeInADryRun(name string, before func(*node, Pod, Container)) behaviour 
 					n.work(context.Background())
 					n.reconcile(context.Background())
 				}
-				n.want(knob, n.file(c.CgroupsPath, knob), restored)
-				n.reconfigure(oneNode)
+				n.want(knob, n.file(c.CgroupsPath, knob), test.restored)
 			}
 		},
 	}

@@ -3,6 +3,8 @@
 package config
 
 import (
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -169,17 +171,16 @@ var replaced = map[string]string{
 	"requestTimeout":          "it is always 300 ms",
 	"reconcilePeriod":         "it is always 10 s",
 
-	"numa-allocation-strategy":  optionOf,
-	"numa-score-weights":        optionOf,
-	"prefer-closest-numa-nodes": optionOf,
-	"max-allowable-numa-nodes":  optionOf,
-	"cpuManagerPolicy":          "it is the kubelet's: set it there; what it assigns is followed, see onConflict",
+	"cpuManagerPolicy": "it is the kubelet's: set it there; what it assigns is followed, see onConflict",
 }
 
-const optionOf = "it belongs in topologyManagerPolicyOptions"
-
-// Instead says what replaces a key that was removed (strictyaml.Replacer).
-func (*Config) Instead(key string) string { return replaced[key] }
+// Instead says what replaces a key that was removed, or where it belongs (strictyaml.Replacer).
+func (*Config) Instead(key string) string {
+	if slices.Contains(policyOptions, key) {
+		return "it belongs in topologyManagerPolicyOptions"
+	}
+	return replaced[key]
+}
 
 // DryRun reports whether everything is decided, logged and counted, and nothing is written.
 func (c Config) DryRun() bool { return c.Profile == ProfileObserve || c.RolledBack }

@@ -499,10 +499,10 @@ func (l *Ledger) reallocate(c *container, whole bool) (Placement, error) {
 	return c.Placement.withAllocation(placement), nil
 }
 
-// fitPendingResizes tries again to allocate pending resizes, once there may be room: what a pod has stored is not known when the runtime lists it.
+// fitPendingResizes tries again to allocate pending resizes, once there may be room.
 func (l *Ledger) fitPendingResizes() {
 	frees := func(p *pod) bool { _, differs := l.unstored(p); return differs && !p.stored.Empty() }
-	if l.manager == l.stored && !l.step.all && !slices.ContainsFunc(l.step.changed, frees) {
+	if l.manager == l.stored && !slices.ContainsFunc(l.step.changed, frees) {
 		return
 	}
 	var pending []*container

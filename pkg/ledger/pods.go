@@ -142,10 +142,13 @@ func (p *pod) ending() bool {
 	return p.managed && len(p.Sandboxes) == 0 && !slices.ContainsFunc(p.containers, (*container).alive)
 }
 
-// add adds a pod to the living ones.
+// add adds a pod to the living ones. What the Memory Manager has for it already is from the state file, or a snapshot.
 func (l *Ledger) add(s *PodState, key string) *pod {
 	l.added++
 	p := &pod{PodState: s, number: l.added}
+	if l.manager != nil {
+		p.stored = l.manager.Allocations(key)
+	}
 	l.pods[key] = p
 	l.living, l.state.Pods = append(l.living, p), append(l.state.Pods, s)
 	return p

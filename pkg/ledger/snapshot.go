@@ -52,9 +52,6 @@ func Open(s State) (*Ledger, error) {
 		l.openPod(state)
 	}
 	for _, p := range l.living {
-		if l.manager != nil {
-			p.stored = l.manager.Allocations(p.Key())
-		}
 		p.derived = l.derive(p)
 		for i, c := range p.containers {
 			p.derived.runs[i].written = p.derived.runs[i].cgroup != "" && c.Record.Written
