@@ -235,7 +235,7 @@ func (k *Kernel) Write(cgroup, file, text string) error { return k.put(cgroup, f
 func (k *Kernel) put(name, file, text string, flags int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.groups[rooted(name)]
+	g := k.at(name)
 	if g == nil {
 		return unix.ENOENT
 	}
@@ -253,11 +253,19 @@ func (k *Kernel) Text(name, file string) (string, error) {
 func (k *Kernel) whole(name, file string) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.groups[rooted(name)]
+	g := k.at(name)
 	if g == nil {
 		return "", unix.ENOENT
 	}
 	return k.show(g, file)
+}
+
+// at is the cgroup of a path as anybody writes it. Most write it clean.
+func (k *Kernel) at(name string) *group {
+	if g := k.groups[name]; g != nil {
+		return g
+	}
+	return k.groups[rooted(name)]
 }
 
 func rooted(name string) string {
@@ -276,7 +284,7 @@ func (k *Kernel) Start(name string, p Program, who Who, exited func(Exit)) (stop
 	if exited == nil {
 		exited = func(Exit) {}
 	}
-	g := k.groups[rooted(name)]
+	g := k.at(name)
 	var huge []uint64
 	if g != nil && (g.parent == nil || !g.enabled["memory"]) {
 		huge = k.mapHuge(g, who.Hugepages)

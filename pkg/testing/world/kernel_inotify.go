@@ -93,7 +93,7 @@ func (in *inotify) Add(cgroup, file string, mask uint32) (int, error) {
 	k := in.port.kernel
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.groups[rooted(cgroup)]
+	g := k.at(cgroup)
 	if g == nil {
 		return -1, unix.ENOENT
 	}

@@ -113,7 +113,7 @@ func (p *Port) opened(cgroup string, ask func() error) error {
 func (p *Port) find(cgroup string) *group {
 	p.kernel.mu.Lock()
 	defer p.kernel.mu.Unlock()
-	return p.kernel.groups[rooted(cgroup)]
+	return p.kernel.at(cgroup)
 }
 
 // living has faults asked, unless the daemon was killed before, or was while they waited.
@@ -162,7 +162,7 @@ func (p *Port) List(cgroup string) ([]string, error) {
 func (k *Kernel) names(cgroup string) ([]string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.groups[rooted(cgroup)]
+	g := k.at(cgroup)
 	if g == nil {
 		return nil, unix.ENOENT
 	}
@@ -201,7 +201,7 @@ func (p *Port) put(name, file, text string, flags int) error {
 	k := p.kernel
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.groups[rooted(name)]
+	g := k.at(name)
 	if g == nil {
 		return unix.ENOENT
 	}

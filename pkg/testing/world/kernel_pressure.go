@@ -180,7 +180,7 @@ func (s *triggerSet) Add(cgroup string, stall, size time.Duration) (int32, error
 	k := s.port.kernel
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	g := k.groups[rooted(cgroup)]
+	g := k.at(cgroup)
 	switch {
 	case g == nil:
 		return 0, unix.ENOENT

@@ -48,7 +48,7 @@ func (m managed) Remove(name string) error { return m.units.Remove(name) }
 func (k *Kernel) Exists(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.groups[rooted(name)] != nil
+	return k.at(name) != nil
 }
 
 // unitsOf is systemd as one life of the daemon reaches it.
