@@ -217,9 +217,6 @@ func (a *Agent) observeAll(needs ledger.Needs) ledger.Found {
 		found.Files[at.ID], found.Seen[at.Cgroup] = files, files.Limit != nil
 	}
 	pods := a.present(needs.Sandboxes)
-	for _, at := range pods.Present {
-		found.Seen[at.Cgroup] = true
-	}
 	for _, at := range pods.Gone {
 		found.Gone[at.ID] = true
 	}

@@ -124,6 +124,21 @@ func TestTheKernelTellsOfLimitsAndEnds(t *testing.T) {
 	eventually(t, "the pod without a sandbox has ended", func() bool { return len(n.View().Pods) == 0 })
 }
 
+// A pod that ends while the plugin is away, and whose cgroup cannot be looked at when the runtime lists it, has had a cgroup.
+func TestAPodThatCouldNotBeLookedAtEnds(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	n.launch(pod, ofPod(pod, "main", gi))
+	n.restart()
+	n.rmdir(pod.CgroupParent)
+	n.onOpen = noDescriptorFor(".")
+	n.sync([]Pod{pod}, nil)
+	n.onOpen = nil
+	n.want("pods", fmt.Sprint(len(n.View().Pods)), "1")
+	n.reconcile(t.Context())
+	n.want("pods after the next check", fmt.Sprint(len(n.View().Pods)), "0")
+}
+
 // On a node with many pods each has its turn.
 func TestOfManyPodsTheOneThatIsGoneEnds(t *testing.T) {
 	const pods, turns = 60, 2

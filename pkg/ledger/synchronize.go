@@ -27,7 +27,7 @@ type Synchronize struct {
 type Found struct {
 	// Gone are the ended sandboxes: they have no container and no cgroup.
 	Gone map[string]bool
-	// Seen are the existing cgroups of pods and containers.
+	// Seen are the existing cgroups of containers.
 	Seen map[string]bool
 	// PodLimits are the memory.max of Guaranteed pods' cgroups in bytes, by sandbox.
 	PodLimits map[string]uint64
@@ -179,7 +179,7 @@ func (l *Ledger) addPods(e Synchronize) map[string]*pod {
 		if limit, ok := e.Found.PodLimits[received.ID]; ok && limit != cgroup.Max {
 			p.setLimit(limit - min(limit, received.Overhead))
 		}
-		p.Seen = p.Seen || e.Found.Seen[p.path.Pod]
+		p.Seen = true // or unreadable: Found.Gone has those that are not there
 		l.learn(p, e.PodInfos[p.Key()])
 	}
 	return sandboxes
