@@ -86,6 +86,17 @@ type Who struct {
 	Hugepages   uint64
 }
 
+// Requests says what a container that runs, and its pod, request now.
+func (k *Kernel) Requests(now Who) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.processes {
+		if p.who.ID == now.ID {
+			p.who.Request, p.who.PodRequest = now.Request, now.PodRequest
+		}
+	}
+}
+
 // Exit is the end of a process.
 type Exit struct {
 	At  time.Time

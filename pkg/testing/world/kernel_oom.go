@@ -243,8 +243,8 @@ func (k *Kernel) users(level oom.Level, domain *group, nodes nodeset.Set) (users
 		}
 	}
 	switch level {
-	case oom.Pod: // files in memory of containers that have ended
-		users = append(users, Use{Who: users[0].Who.inPod(), Used: unreclaimable(domain.own, level, nodes)})
+	case oom.Pod: // files in memory of containers that have ended; what of theirs waits for the disk is the cause, and nobody's
+		users = append(users, Use{Who: users[0].Who.inPod(), Used: sumOf(domain.own, []kind{shmem})})
 	case oom.Node:
 		var outside uint64
 		for _, node := range k.machine.Nodes {

@@ -557,6 +557,11 @@ func (p *pod) allocate(change Change) {
 			c.resizing = c.resizing || c.running != nil && (change.Container == "" || change.Container == c.spec.Name)
 		}
 	})
+	for _, c := range p.containers {
+		if c.running != nil {
+			p.kernel.Requests(p.who(c, c.running.id))
+		}
+	}
 	p.publish(&facts)
 	if !slices.ContainsFunc(p.containers, func(c *member) bool { return c.resizing }) {
 		p.limit()

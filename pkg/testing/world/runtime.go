@@ -22,6 +22,7 @@ import (
 type processes interface {
 	cri.Cgroups
 	Start(cgroup string, p Program, who Who, exited func(Exit)) (stop func())
+	Requests(now Who)
 }
 
 // ContainerRuntime is containerd or CRI-O with the part of NRI that plugins talk to (pkg/adaptation of containerd/nri), which cannot run
