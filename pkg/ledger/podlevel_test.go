@@ -246,3 +246,72 @@ func TestAPodWithResourcesOfItsOwnStaysAtAStartBeforeItsSpecIsKnown(t *testing.T
 		})
 	}
 }
+
+// The spec limits what a container's limit counts for where its pod has memory beside that of its containers: a resize, which the runtime may
+// report first, is allocated once the spec has it.
+func TestAResizeThatTheSpecShowsLater(t *testing.T) {
+	const gi = claimGi
+	const byContainers = "podLevelResourceManagers: true\ntopologyManagerPolicy: "
+	web := claimPod("web", "")
+	answer := func(pod pods.Pod, main uint64) pods.Answer {
+		pod.Ref, pod.Class = web.Ref(), memoryqos.Guaranteed
+		pod.Containers = []pods.Container{{Name: "main", Request: main, Limit: main, Guaranteed: true}, {Name: "side"}}
+		return pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pod}
+	}
+	podLevel := func(main uint64) pods.Answer {
+		budget := 24 * gi
+		return answer(pods.Pod{PodRequest: &budget, PodLimit: &budget}, main)
+	}
+	otherClass := podLevel(20 * gi)
+	otherClass.Pod.PriorityClass = "high"
+	mapped := func(main uint64) pods.Answer {
+		return answer(pods.Pod{Claimed: gi, Mapped: map[string]uint64{"x": gi}}, main)
+	}
+	create := claimed(web, "main", 2*gi)
+	with := func(e CreateContainer, info pods.Answer) CreateContainer {
+		e.PodInfo = info
+		return e
+	}
+	started := create.Container
+	started.State = Running
+	start := StartContainer{Pod: web, Container: started}
+	update := func(bytes uint64, info pods.Answer) UpdateContainer {
+		limit := int64(bytes)
+		return UpdateContainer{Pod: web, Container: started, To: Resources{MemoryLimit: &limit}, Facts: Facts{PodInfo: info}}
+	}
+	later := func(info pods.Answer) PodFacts { return PodFacts{UID: "web", PodInfo: info} }
+	for name, test := range map[string]struct {
+		yaml   string
+		events []Event
+		want   string
+		has    uint64
+	}{
+		"of a pod with pod-level resources": {byContainers + "restricted", []Event{with(create, podLevel(2*gi)), start, update(4*gi, podLevel(2*gi)), later(podLevel(4 * gi))},
+			"0: pinned under restricted", 4 * gi},
+		"which has it first": {byContainers + "restricted", []Event{with(create, podLevel(2*gi)), start, update(4*gi, podLevel(4*gi)), later(podLevel(4 * gi))},
+			"0: pinned under restricted", 4 * gi},
+		"to less": {byContainers + "restricted", []Event{with(create, podLevel(2*gi)), start, update(gi, podLevel(2*gi)), later(podLevel(gi))},
+			"0: pinned under restricted", gi},
+		"without room": {byContainers + "single-numa-node", []Event{with(create, podLevel(2*gi)), start, update(20*gi, podLevel(2*gi)), later(podLevel(20 * gi))},
+			"0-1: pinned under single-numa-node, short of 4.5Gi of memory", 15*gi + gi/2},
+		"without room, and the spec changes otherwise": {byContainers + "single-numa-node",
+			[]Event{with(create, podLevel(2*gi)), start, update(20*gi, podLevel(20*gi)), later(otherClass)},
+			"0-1: pinned under single-numa-node, short of 4.5Gi of memory", 15*gi + gi/2},
+		"of a pod with a mapped claim": {"", []Event{with(create, mapped(2*gi)), start, update(4*gi, mapped(2*gi)), later(mapped(4 * gi))},
+			"0: pinned under best-effort", 4 * gi},
+		"which is known after the creation": {"", []Event{create, start, later(mapped(gi))}, "0: pinned under best-effort", gi},
+		"which is known after a resize that has no room": {"topologyManagerPolicy: single-numa-node",
+			[]Event{claimed(web, "main", 15*gi+gi/2), start, update(17*gi, pods.Answer{}), later(mapped(15*gi + gi/2))}, "0: pinned under single-numa-node", 15*gi + gi/2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			effects := l.after(test.events...)
+			if got := placed(l, effects, "web", "main"); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			if has := l.manager.Blocks("web", "main")[0].Size; has != test.has {
+				t.Errorf("%d are allocated, want %d", has, test.has)
+			}
+		})
+	}
+}

@@ -52,6 +52,11 @@ func (l *Ledger) learn(p *pod, info pods.Answer) {
 	if podLevel || p.podLevel() {
 		l.reallocatePod(p)
 	}
+	for _, c := range p.containers {
+		if c.alive() { // the spec limits what counts of the runtime's limit
+			l.assign(c, l.fit(c))
+		}
+	}
 }
 
 // learnRoles gives the Memory Manager the roles of a pod's containers.
