@@ -19,7 +19,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		values = files.applyTo(values)
 	}
 	foundMems := mems
-	if files.Mems != nil {
+	if files.Mems != nil && (mems == "" || files.Journaled[cgroup.CpusetMems] || !l.mayUseAllNodes(received, &files)) {
 		foundMems = *files.Mems
 	}
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
@@ -137,10 +137,15 @@ func (l *Ledger) withoutOurs(shown Container, files *Files) Resources {
 	for knob := range files.Journaled {
 		delete(r.Unified, string(knob))
 	}
-	if files.Journaled[cgroup.CpusetMems] || (l.manager == nil || l.state.Resolved.Config.DryRun()) && runs && files.Mems != nil && l.hasAllNodes(*files.Mems) {
+	if files.Journaled[cgroup.CpusetMems] || l.mayUseAllNodes(shown, files) {
 		r.Mems = ""
 	}
 	return r
+}
+
+// mayUseAllNodes reports whether the cpuset.mems of a running container has all nodes: a rollback leaves it so.
+func (l *Ledger) mayUseAllNodes(shown Container, files *Files) bool {
+	return shown.State == Running && !files.Empty && files.Mems != nil && l.hasAllNodes(*files.Mems)
 }
 
 // hasAllNodes reports whether a cpuset.mems lists all NUMA nodes with memory.
