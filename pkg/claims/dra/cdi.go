@@ -39,6 +39,15 @@ func (s specifications) write(claim claims.Claim) error {
 	return nil
 }
 
+// read returns what a claim's specification records. The error is a *fs.PathError if the file cannot be read, and another one if it is damaged.
+func (s specifications) read(uid string) (claims.Claim, error) {
+	data, err := durable.ReadFile(s.path(uid))
+	if err != nil {
+		return claims.Claim{}, err
+	}
+	return claims.ReadSpecification(data, uid)
+}
+
 // remove has the runtime forget a claim's devices.
 func (s specifications) remove(uid string) error {
 	if err := os.Remove(s.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -63,13 +72,10 @@ func (s specifications) uids() (uids []string) {
 func Prepared(dir, driver string, log logrus.FieldLogger) (all []claims.Claim) {
 	s := specifications{dir, driver}
 	for _, uid := range s.uids() {
-		data, err := durable.ReadFile(s.path(uid))
+		claim, err := s.read(uid)
 		if err == nil {
-			var claim claims.Claim
-			if claim, err = claims.ReadSpecification(data, uid); err == nil {
-				all = append(all, claim)
-				continue
-			}
+			all = append(all, claim)
+			continue
 		}
 		log.WithError(err).WithField("file", s.path(uid)).Warn("the CDI specification of a resource claim cannot be read: nothing is allocated for the claim")
 	}

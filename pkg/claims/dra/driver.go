@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -272,17 +272,20 @@ func (d *Driver) settle(ctx context.Context) {
 
 func (d *Driver) settleOne(ctx context.Context, uid string) error {
 	return d.change(ctx, uid, func() error {
-		prepared := d.Ledger.View().Claims
-		at := slices.IndexFunc(prepared, func(c claims.Claim) bool { return c.UID == uid })
-		if at < 0 { // its specification cannot be read
+		claim, err := d.specs.read(uid)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // released meanwhile
+			return nil
+		case errors.As(err, new(*fs.PathError)): // perhaps for now
+			return err
+		case err != nil: // damaged
 			return d.release(ctx, uid)
 		}
-		_, err := d.allocate(ctx, prepared[at])
-		if !errors.Is(err, errGone) {
+		if _, err = d.allocate(ctx, claim); !errors.Is(err, errGone) {
 			return err
 		}
 		if err = d.release(ctx, uid); err == nil {
-			d.Log.WithField("claim", prepared[at].String()).Info("a resource claim ended unseen")
+			d.Log.WithField("claim", claim.String()).Info("a resource claim ended unseen")
 		}
 		return err
 	})

@@ -119,6 +119,32 @@ func TestSpecificationsAreTheRecord(t *testing.T) {
 	}
 }
 
+// A record that cannot be read, and is not damaged, may be of a claim in use: it stays until it can be.
+func TestARecordThatCannotBeReadStays(t *testing.T) {
+	d, l := testDriver(t)
+	claim := named("kept")
+	if _, err := d.prepare(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	delete(l.prepared, claim.UID) // it could not be read at the start either
+	path := d.specs.path(claim.UID)
+	if err := errors.Join(os.Rename(path, path+".kept"), os.Symlink(path, path)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.settleOne(t.Context(), claim.UID); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("while it cannot be read: %v", err)
+	}
+	if err := os.Rename(path+".kept", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.settleOne(t.Context(), claim.UID); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{claim.UID}, d.specs.uids()); diff != "" || l.prepared[claim.UID] == nil {
+		t.Errorf("prepared: %v, %s", l.prepared, diff)
+	}
+}
+
 // A disk that hangs holds up the caller no longer than that has time, and the next change of the claim waits for it.
 func TestADiskThatHangs(t *testing.T) {
 	d, l := testDriver(t)
