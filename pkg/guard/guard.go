@@ -196,7 +196,7 @@ func (g *Guard) begin(c Container) {
 	now := time.Now()
 	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High), written: c.High}
 	if w.brake.Raised() {
-		w.raisedAt, w.next = now, now.Add(g.settings.RestoreAfter)
+		w.raisedAt, w.brake.quietFrom, w.next = now, now, now.Add(g.settings.RestoreAfter)
 		w.look = w.next
 	}
 	err := g.arm(w)

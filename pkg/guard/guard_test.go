@@ -187,6 +187,19 @@ func TestRaiseOfAnEarlierRunIsTakenOver(t *testing.T) {
 	f.await("restore", f.host.set, func() {})
 }
 
+func TestARaiseOfAnEarlierRunIsLoweredAfterOneQuietTime(t *testing.T) {
+	f := newFixture(t, Defaults())
+	began := time.Now()
+	f.put(48 * mib)
+	for _, at := range []time.Duration{Defaults().RestoreAfter + time.Second, Defaults().RestoreAfter + 4*time.Second} {
+		f.guard.handle(t.Context(), nil, began.Add(at))
+	}
+	f.await("step back", f.host.set, func() {})
+	if high := f.last(); high != 40*mib {
+		t.Errorf("memory.high is %d, want a step back to %d", high, 40*mib)
+	}
+}
+
 func TestEndedContainerIsDropped(t *testing.T) {
 	f := newFixture(t, quick)
 	f.put(0)
