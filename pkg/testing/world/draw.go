@@ -78,6 +78,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.rules(&s)
 	d.hugepages(&s)
 	d.replaced(&s)
+	d.guarded(&s)
 	return s
 }
 

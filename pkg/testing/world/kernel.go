@@ -428,7 +428,7 @@ func (k *Kernel) isCalm() bool {
 
 // calmed is a program with so much heap at most.
 func (p Program) calmed(heap uint64) Program {
-	return Program{Heap: min(p.Heap, heap), Rate: p.Rate, Exit: p.Exit}
+	return Program{Heap: min(p.Heap, heap), Rate: p.Rate, Falls: p.Falls, Exit: p.Exit}
 }
 
 // Stalls says for how long cgroups have been standing at their memory.high, or at one above: more than half of each second was full stall.

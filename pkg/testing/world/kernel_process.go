@@ -51,6 +51,11 @@ func (k *Kernel) run(p *process, passed time.Duration) {
 	if k.now.Sub(p.started) >= time.Duration(p.Late) {
 		k.take(p, anon, limited(less(p.Heap, p.heap), p.Rate, passed), passed, &p.heap)
 	}
+	if p.Falls > 0 && k.now.Sub(p.started) >= time.Duration(p.Falls) {
+		p.Falls, p.Heap = 0, p.Heap/4
+		k.release(p.group, anon, less(p.heap, p.Heap))
+		p.heap = min(p.heap, p.Heap)
+	}
 	if p.Tmpfs > 0 {
 		if p.volume == nil {
 			p.volume = k.volume(p)

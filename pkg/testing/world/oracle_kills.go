@@ -165,7 +165,8 @@ func (k Kill) mayBeUnsaid() bool { return time.Since(k.At) <= promises[soonSaid]
 
 // standing looks for containers that have stood still for longer than the guard needs.
 func (n *simulation) standing() {
-	if s := n.settings(); !s.writes() || !s.StallGuard {
+	s := n.settings()
+	if !s.writes() {
 		return
 	}
 	// The guard learns of it within two of its windows (a kernel that has triggers looks at them once in one, and otherwise the guard does;
@@ -183,6 +184,9 @@ func (n *simulation) standing() {
 	stalls := n.kernel.Stalls()
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
+			if !s.guards(p) {
+				continue
+			}
 			for cgroup, length := range stalls {
 				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) && !n.mayStand(c, now.Add(-length)) && !(hanging && n.trouble.hangs(c.Cgroup)) {
 					n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length)

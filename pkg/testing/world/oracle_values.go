@@ -35,6 +35,9 @@ type settings struct {
 	Rules       []rule   `json:"annotationRules"`
 }
 
+// guards reports whether the stall guard may raise a memory.high of a pod.
+func (s settings) guards(p LivePod) bool { return s.StallGuard && s.wish(p, "stall-guard") != "off" }
+
 func (n *simulation) settings() settings {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -78,7 +81,7 @@ func (s settings) wanted(p LivePod, c pods.Container, bound, capacity uint64) me
 	if factor != nil && (p.Class != "Guaranteed" || p.PodLevel()) && c.Request < limit {
 		v.high = uint64(float64(c.Request)+*factor*float64(limit-c.Request)) &^ (page - 1)
 	}
-	if room := uint64(s.CacheRoom * float64(bound)); room >= mi {
+	if room := uint64(s.CacheRoom * float64(bound)); room >= mi && s.guards(p) {
 		v.high = min(v.high, (bound-room)&^(page-1))
 	}
 	return v
@@ -205,7 +208,8 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	}
 	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
 	counted := !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") || n.trouble.calm(counts, time.Now()).After(c.Since)
-	raised := s.StallGuard && have.high > want.high && counted
+	raised := s.guards(p) && have.high > want.high && counted
+	n.isLowered(s, p, c, have.high, want.high)
 	if !lost && !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
 	}

@@ -54,6 +54,8 @@ var promises = map[Promise]bound{
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
+	lowered: {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
+
 	scored: {0, aMinute(away, kernelSlow, changed, silence, disk)},
 
 	standing:            {0, aMinute(away, map[string]time.Duration{OpensFail: 0, SlowReads: 0, SlowWrites: 0, FailingWrites: 0, WatchesRefused: 0, QueueOverflow: 0, DiskFails: 0, LateAnswers: 0, SlowReclaim: 0}, changed, silence)},

@@ -82,9 +82,10 @@ type Container struct {
 
 // Program is what the processes of a container do.
 type Program struct {
-	Heap      uint64   `json:"heap,omitempty"` // anonymous memory that it wants, in bytes
-	Rate      uint64   `json:"rate,omitempty"` // and gets at most a second
-	Late      Duration `json:"late,omitempty"` // after its start, when it begins to want it
+	Heap      uint64   `json:"heap,omitempty"`  // anonymous memory that it wants, in bytes
+	Rate      uint64   `json:"rate,omitempty"`  // and gets at most a second
+	Late      Duration `json:"late,omitempty"`  // after its start, when it begins to want it
+	Falls     Duration `json:"falls,omitempty"` // after its start, when it gives three quarters of that back
 	Cache     uint64   `json:"cache,omitempty"`
 	CacheRate uint64   `json:"cacheRate,omitempty"`
 	Dirty     bool     `json:"dirty,omitempty"`  // it writes its page cache, else it reads it

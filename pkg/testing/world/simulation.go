@@ -74,6 +74,7 @@ type simulation struct {
 	}
 	summed  []byte            // the state file that was added up last
 	repairs map[repair]uint64 // of what others have changed
+	raises  map[string]*raise // by container ID
 
 	gaps   []gap // of the last look
 	lives  []*life
@@ -121,7 +122,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
 		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
-			repairs: map[repair]uint64{}}
+			repairs: map[repair]uint64{}, raises: map[string]*raise{}}
 		n.run(&seconds)
 		report = &n.report
 	})

@@ -1,0 +1,56 @@
+package world
+
+import (
+	"cmp"
+	"time"
+)
+
+const lowered Promise = "a raised memory.high is lowered again once its container needs it no more"
+
+// The stall guard lowers after five quiet minutes, which double, up to eightfold, each time that a container stalls once it was lowered.
+const (
+	quietBefore   = 5 * time.Minute
+	mostDoubled   = 8 * quietBefore
+	loweredWithin = 20 * time.Second // of that: it looks again two seconds later, and reclaims first
+)
+
+// raise is a container's memory.high as it was seen last, above what Memory QoS asks for.
+type raise struct {
+	high    uint64
+	stalled string    // for how long, all in all
+	seen    time.Time // last
+	changed time.Time
+	since   time.Time // when all that speaks against lowering it had passed
+	wait    time.Duration
+	kept    uint64 // what it was for some seconds last: others write to the file, too, which is taken back
+	down    bool   // that was more before
+}
+
+// isLowered follows the memory.high of a container that the guard may raise. It speaks against lowering that the container waits for memory, that
+// what cannot be reclaimed would not fit below what Memory QoS asks for, with half of the room up to its limit to spare, and any trouble.
+func (n *simulation) isLowered(s settings, p LivePod, c LiveContainer, high, wanted uint64) {
+	now, pressure := time.Now(), keyed(n.text(c.Cgroup, "memory.pressure"), "full.total")
+	r := n.raises[c.ID]
+	if r == nil {
+		r = &raise{high: high, kept: high, wait: quietBefore}
+		n.raises[c.ID] = r
+	}
+	fixed := n.number(c.Cgroup, "memory.current") - n.stat(c.Cgroup, "active_file") - n.stat(c.Cgroup, "inactive_file")
+	room := less(cmp.Or(n.limit(c), n.capacity()), wanted)
+	if high > r.kept && r.down {
+		r.wait, r.down = min(2*r.wait, mostDoubled), false
+	}
+	if high != r.high {
+		r.changed = now
+	}
+	if now.Sub(r.changed) > 5*time.Second {
+		r.kept, r.down = high, r.down || high < r.kept
+	}
+	if r.changed.Equal(now) || high <= wanted || near(high, wanted) || pressure != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
+		r.since = now
+	}
+	r.high, r.stalled, r.seen = high, pressure, now
+	if since := latest(r.since, n.trouble.calm(lowered, now)); now.Sub(since) > r.wait+loweredWithin {
+		n.broken(lowered, "%s/%s has memory.high %d since %s, want %d, and could have had less for %s", p.Name, c.Spec.Name, high, since.Sub(n.began).Round(time.Second), wanted, now.Sub(since).Round(time.Second))
+	}
+}
