@@ -79,6 +79,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.hugepages(&s)
 	d.replaced(&s)
 	d.guarded(&s)
+	d.ending(&s)
 	return s
 }
 

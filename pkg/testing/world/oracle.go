@@ -91,6 +91,7 @@ func (n *simulation) quiet() {
 	n.pinned()
 	n.verdicts()
 	n.dates()
+	n.killsCounted()
 	n.blames()
 	n.ownRequests()
 	n.remembered()

@@ -143,7 +143,10 @@ func (n *simulation) asShown() {
 		var wrong []string
 		n.judge(func() { wrong = n.differences(a) })
 		if len(wrong) == 0 {
-			n.judge(func() { n.overwritesCounted(a) })
+			n.judge(func() {
+				n.overwritesCounted(a)
+				n.killsShown(a)
+			})
 			return
 		}
 		if try == 3 {

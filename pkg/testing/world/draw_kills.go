@@ -1,0 +1,18 @@
+package world
+
+import "time"
+
+// ending has the daemon of a third of the scenarios with faults end right after a kill, whose verdict waits for what the kernel counts next.
+func (d drawer) ending(s *Scenario) {
+	d.Rand = draws(s.Seed, "kills before the end")
+	if len(s.Faults) == 0 || s.Seed%4 == 1 || !d.oneIn(3) {
+		return
+	}
+	at := d.between(time.Minute, d.length/2).Truncate(time.Second)
+	s.Pods = append(s.Pods, Pod{Name: "dies", Namespace: "data", Class: "Guaranteed", At: d.when(at - 12*time.Second), Containers: []Container{{Name: "app", Kind: "app",
+		Request: 64 * mi, Limit: 64 * mi, Lives: []Program{{Heap: gi, Rate: 64 * mi, Forks: true, Exit: Duration(24 * time.Second)}, {Heap: 8 * mi}}}}})
+	for range 2 { // memory is taken at whole seconds
+		s.Faults = append(s.Faults, Fault{At: d.when(at + d.between(0, 250*time.Millisecond)), Kind: pick(d, DaemonEnds, DaemonKilled), Length: Duration(d.between(time.Second, 3*time.Second))})
+		at += 6 * time.Second
+	}
+}
