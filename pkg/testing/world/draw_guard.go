@@ -33,7 +33,7 @@ func (d drawer) guarded(s *Scenario) {
 	}
 	for i := range 2 {
 		limit := uint64(64+d.IntN(400)) * mi
-		request := limit / pick[uint64](d, 2, 4) &^ (page - 1)
+		request := limit / pick[uint64](d, 4, 8) &^ (page - 1) // so that memory.high is well below what it wants
 		at, grown := d.between(5*time.Second, 2*time.Minute), d.between(40*time.Second, 2*time.Minute)
 		heap := Program{Heap: limit - limit/pick[uint64](d, 25, 50), Rate: limit / 20, Falls: Duration(grown)}
 		p := Pod{Name: fmt.Sprintf("falls%d", i), Namespace: pick(d, "shop", "data"), Class: "Burstable", At: d.when(at),
