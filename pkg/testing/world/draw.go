@@ -80,6 +80,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.replaced(&s)
 	d.guarded(&s)
 	d.ending(&s)
+	d.crowded(&s)
 	return s
 }
 

@@ -38,6 +38,7 @@ var promises = map[Promise]bound{
 	givenBack: {2 * time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	allocated: {time.Second, together(away, kernelSlow, disk)},
 	confined:  {time.Second, together(away, kernelSlow, disk)},
+	fits:      {time.Second, together(away, kernelSlow, disk)},
 	released:  {time.Second, together(away, kernelSlow, disk)},
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
 	freed:     {5 * time.Second, together(away, kernelSlow, disk, silence)},
@@ -112,6 +113,7 @@ func (n *simulation) inTime() {
 	n.valuesAsAsked(see)
 	n.whereAllocated(see)
 	n.onlyTheLiving(see)
+	n.pendingResizes(see)
 	n.levels()
 }
 
