@@ -137,8 +137,7 @@ func (t *trouble) Write(cgroup, file, _ string) error {
 	return t.opens(file)
 }
 
-func (t *trouble) Watch() error {
-	t.thaw()
+func (t *trouble) Watch() error { // which waits for nothing: it may be called with a lock held
 	if t.left(WatchesRefused) > 0 {
 		return unix.ENOSPC
 	}
