@@ -36,7 +36,7 @@ func (n *simulation) picture() picture {
 		note(pod.Cgroup, memory...)
 		for _, c := range pod.Containers {
 			p.runs[c.ID] = true
-			p.placed = p.placed && (pod.Class != "Guaranteed" || pod.PodLevel() || !n.settings().places() || n.settings().wish(pod, "numa") == "none" || n.text(c.Cgroup, "cpuset.mems") != "")
+			p.placed = p.placed && (pod.Class != "Guaranteed" || pod.PodLevel() || !n.settings().places() || n.settings().wish(pod, "numa") == "none" || n.stateFile().Entries[pod.UID][c.Spec.Name] != nil)
 			note(c.Cgroup, "memory.min", "memory.low", "memory.oom.group", "cpuset.mems")
 			if strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") && !pod.isDaemon() { // else the stall guard gives room, and takes it back
 				note(c.Cgroup, "memory.high")
