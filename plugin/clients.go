@@ -39,6 +39,7 @@ func clientFor[T any](o *apiOptions, newClient func(*rest.Config) (T, error)) (c
 	case o.nodeName == "":
 		return client, errNodeName
 	}
+	credentials.Transport = o.transport
 	return newClient(credentials)
 }
 

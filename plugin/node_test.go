@@ -54,8 +54,8 @@ func TestNode(t *testing.T) {
 			live(t, scenarioOf(*nodeSeed+i))
 		}
 	default:
-		for seed := range uint64(4) { // one of each size
-			live(t, scenarioOf(seed+1))
+		for _, seed := range []uint64{1, 2, 3, 4, 2005, 2015} { // one of each size, and two that have resource claims
+			live(t, scenarioOf(seed))
 		}
 		kept, err := filepath.Glob("testdata/node/*.json") // each was red once
 		must(t, err)
@@ -124,7 +124,8 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 		defer file.Close()
 		output = file
 	}
-	recordings := t.TempDir()
+	recordings, credentials := t.TempDir(), filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(credentials, []byte(kubeconfig("http://kubernetes.default")), 0o600))
 	report := world.Simulate(t, s, folder, func(ctx context.Context, at world.Place) (func(context.Context) error, error) {
 		config, err := loadConfig(at.Config)
 		if err != nil {
@@ -138,7 +139,7 @@ func simulate(t *testing.T, s world.Scenario) *world.Report {
 		log.SetLevel(logrus.DebugLevel)
 		lines := logTo(log, output)
 		d, err := newDaemon(ctx, daemonOptions{
-			hostOptions: hostOptions{stateDir: at.StateDir}, name: defaultName, index: defaultIndex, config: config, configPath: at.Config, machine: machine, sysfs: at.Sys,
+			hostOptions: hostOptions{stateDir: at.StateDir}, apiOptions: apiOptions{kubeconfig: credentials, nodeName: world.NodeName, transport: at.API}, cdi: at.CDI, name: defaultName, index: defaultIndex, config: config, configPath: at.Config, machine: machine, sysfs: at.Sys,
 			timings: defaultTimings(), log: log, lines: lines, record: recordings, recordSize: 4 << 20, // so that segments begin in between
 			outside: surroundings{
 				tree:      func() (*cgroupfs.Tree, error) { return cgroupfs.New("/sys/fs/cgroup", at.Kernel), nil },

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,6 +61,7 @@ func (o *hostOptions) addTo(cmd *cobra.Command) {
 type apiOptions struct {
 	kubeconfig string
 	nodeName   string
+	transport  http.RoundTripper // connects to the API server; nil follows from the credentials
 }
 
 func (o *apiOptions) addTo(cmd *cobra.Command) {

@@ -33,7 +33,8 @@ const (
 	APIExpires = "watches expire"     // they end, and to take them up again is 410, in a moment
 )
 
-const nodeName = "node1"
+// NodeName is the node's name in the API.
+const NodeName = "node1"
 
 // apiServer is the API server with this node's pods, over connections in memory.
 type apiServer struct {
@@ -45,13 +46,14 @@ type apiServer struct {
 
 	mu    sync.Mutex
 	conns []net.Conn // the daemon's ends
-	late  []func()   // changes that it does not have while it lags
+	claimObjects
+	late []func() // changes that it does not have while it lags
 }
 
 func newAPIServer(t *trouble, lists bool) *apiServer {
-	a := &apiServer{trouble: t, pods: podserver.New(nodeName), accepted: make(chan net.Conn), ended: make(chan struct{})}
+	a := &apiServer{trouble: t, pods: podserver.New(NodeName), accepted: make(chan net.Conn), ended: make(chan struct{})}
 	a.pods.NoStream, a.pods.Before, a.pods.Wait = lists, a.before, func() { time.Sleep(t.left(APIHangs)) }
-	a.server.Handler = a.pods
+	a.server.Handler = a.handler()
 	go func() { _ = a.server.Serve(a) }()
 	return a
 }
@@ -96,6 +98,7 @@ func (a *apiServer) fault(f Fault) {
 		a.disconnect()
 	case APIRefuses:
 		a.pods.With(a.pods.Cut)
+		a.endWatches()
 	case APIExpires:
 		a.pods.With(a.pods.Expire)
 	case APILags:
@@ -113,9 +116,9 @@ func (a *apiServer) disconnect() {
 	a.conns = nil
 }
 
-// Provider is the daemon's client, of one life.
-func (a *apiServer) Provider(l *life) podinfo.Provider {
-	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+// transport is how one life of the daemon reaches the API server.
+func (a *apiServer) transport(l *life) http.RoundTripper {
+	return &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		a.trouble.thaw()
 		if l.killed.Load() || a.trouble.left(APIAway) > 0 {
 			return nil, unix.ECONNREFUSED
@@ -131,7 +134,11 @@ func (a *apiServer) Provider(l *life) podinfo.Provider {
 			return nil, unix.ECONNREFUSED
 		}
 	}}
-	client, err := podinfo.NewAPIServer(&rest.Config{Host: "http://kubernetes.default", Transport: transport}, nodeName)
+}
+
+// Provider is the daemon's client for pods.
+func (a *apiServer) Provider(transport http.RoundTripper) podinfo.Provider {
+	client, err := podinfo.NewAPIServer(&rest.Config{Host: "http://kubernetes.default", Transport: transport}, NodeName)
 	must(err)
 	return client
 }
@@ -195,7 +202,7 @@ func v1Pod(facts *pods.Pod, spec Pod) *corev1.Pod {
 		pod.UID = types.UID("mirror-of-" + facts.UID)
 		pod.Annotations["kubernetes.io/config.source"], pod.Annotations["kubernetes.io/config.mirror"] = "file", facts.UID
 	}
-	pod.Spec.NodeName, pod.Spec.PriorityClassName, pod.Status.QOSClass = nodeName, facts.PriorityClass, corev1.PodQOSClass(facts.Class)
+	pod.Spec.NodeName, pod.Spec.PriorityClassName, pod.Status.QOSClass = NodeName, facts.PriorityClass, corev1.PodQOSClass(facts.Class)
 	for _, c := range facts.Containers {
 		one := corev1.Container{Name: c.Name, Resources: *needs(c.Request, c.Limit)}
 		cpu := resource.MustParse("10m")

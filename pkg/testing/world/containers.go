@@ -114,6 +114,9 @@ func (r *ContainerRuntime) CreateContainer(c *api.Container) (dir string, err er
 		if pod == nil {
 			return fmt.Errorf("no pod sandbox %s", c.PodSandboxId)
 		}
+		if err := r.inject(c); err != nil {
+			return err
+		}
 		c.Linux.CgroupsPath, dir = r.record.Path(pod.Linux.CgroupParent, c.Id)
 		if err := r.adjusted(pod, c); err != nil { // plugins hear no more of it
 			r.record.Forget(c.Id)

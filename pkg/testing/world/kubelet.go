@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -26,8 +27,10 @@ type Kubelet struct {
 	api      *podAPI
 	server   *apiServer // nil where nobody asks it
 	cpus     *cpuManager
-	over     chan struct{} // closed by EndPods
-	finished chan struct{} // closed once no pod is left
+	driver   func(context.Context) (net.Conn, error)           // connects to the driver for claims
+	answered func(began time.Time, claim heldClaim, err error) // is told of each answer to a prepare
+	over     chan struct{}                                     // closed by EndPods
+	finished chan struct{}                                     // closed once no pod is left
 
 	mu       sync.Mutex
 	quiet    bool
@@ -78,6 +81,9 @@ func (k *Kubelet) Run(ctx context.Context) {
 	k.began = time.Now()
 	k.makeParents()
 	var running sync.WaitGroup
+	if k.scenario.hasClaims() {
+		running.Go(func() { k.followDriver(ctx) })
+	}
 	for _, spec := range k.scenario.Pods {
 		running.Go(func() { k.live(ctx, spec) })
 	}
@@ -134,7 +140,7 @@ func (k *Kubelet) live(ctx context.Context, spec Pod) {
 	case <-ctx.Done():
 	}
 	finished, ok := k.follow(p)
-	if !ok || !p.alive() || k.isQuiet() {
+	if !ok || !p.alive() || k.isQuiet() || !p.schedule() {
 		finished()
 		return
 	}
@@ -183,7 +189,8 @@ type LivePod struct {
 	Sandboxes   []string // IDs, the newest last
 	Containers  []LiveContainer
 	Ending      bool
-	Unknown     bool // deleted by force while the pod API was silent, which has never told of it
+	Claims      map[string]heldClaim // by the name in the pod
+	Unknown     bool                 // deleted by force while the pod API was silent, which has never told of it
 }
 
 // LiveContainer is a container that runs.
@@ -194,6 +201,7 @@ type LiveContainer struct {
 	Resizing bool           // it does not have that yet
 	CPUs     []int          // its own
 	Since    time.Time
+	Claims   []string // names of the pod's
 	// Score is its oom_score_adj, and KubeletScore what the kubelet asked for.
 	Score, KubeletScore int64
 }

@@ -78,6 +78,7 @@ func (r *Report) First() Promise {
 func (n *simulation) always() {
 	n.allocationsSummed()
 	n.promisedOnce()
+	n.claimsGranted()
 	n.sharesNode()
 	n.standing()
 	n.neverThrottlesItself()

@@ -58,7 +58,7 @@ func (n *simulation) picture() picture {
 // meanwhile, and what found no room may find it.
 func (n *simulation) startsAgain() {
 	d := draws(n.scenario.Seed, "fresh") // drawn by itself
-	if d.IntN(2) == 0 || len(n.scenario.Pods) == 0 {
+	if d.IntN(2) == 0 || len(n.scenario.Pods) == 0 || n.settings().DRA.Enabled != n.current().driver.listens.Load() { // which a start changes
 		return
 	}
 	for range 5 {

@@ -32,11 +32,23 @@ func (n *simulation) promisedOnce() {
 	}
 	var all []held
 	file := n.stateFile()
+	claimed := map[string]uint64{} // by NUMA node
+	if n.drives() {
+		for _, h := range n.preparedClaims() {
+			for _, node := range h.nodes {
+				all = append(all, held{h.object, 1 << node, h.Memory})
+				claimed[strconv.Itoa(node)] += h.Memory
+			}
+		}
+	}
 	for _, p := range n.kubelet.Pods() {
 		if p.Class != "Guaranteed" {
 			continue
 		}
 		for _, c := range p.Containers {
+			if len(c.Claims) > 0 { // which have its memory
+				continue
+			}
 			bits := bits(n.text(c.Cgroup, "cpuset.mems"))
 			// An init container that runs again, in a new sandbox, has the place of the app containers and what is free there.
 			if c.Spec.Kind == memoryqos.Init && n.hasChange(p, NewSandbox) && bits&^file.others(p.UID, c.Spec.Name) == 0 {
@@ -55,6 +67,9 @@ func (n *simulation) promisedOnce() {
 		for kind, m := range node.MemoryMap {
 			if m.Reserved > m.Allocatable {
 				n.broken(promisedOnce, "the state file has %d bytes of %s allocated on NUMA node %s, which has %d", m.Reserved, kind, id, m.Allocatable)
+			}
+			if has, pods := n.plainMemory(id), file.on(id); kind == "memory" && pods+claimed[id] > has {
+				n.broken(promisedOnce, "the state file has %dMi allocated on NUMA node %s and claims %dMi, of %dMi", pods/mi, id, claimed[id]/mi, has/mi)
 			}
 		}
 	}
@@ -131,6 +146,24 @@ func (f stateFile) memory(uid, container string) (sum uint64) {
 	return sum
 }
 
+// on are the bytes of memory that are allocated on a NUMA node, also where that is more than the node map has for pods.
+func (f stateFile) on(id string) (sum uint64) {
+	for _, containers := range f.Entries {
+		for _, blocks := range containers {
+			for _, b := range blocks {
+				if b.Type != "memory" || !slices.ContainsFunc(b.NUMAAffinity, func(node int) bool { return strconv.Itoa(node) == id }) {
+					continue
+				}
+				if len(b.NUMAAffinity) > 1 {
+					return f.MachineState[id].MemoryMap["memory"].Reserved
+				}
+				sum += b.Size
+			}
+		}
+	}
+	return max(sum, f.MachineState[id].MemoryMap["memory"].Reserved)
+}
+
 // whereAllocated looks whether containers may use the NUMA nodes of their allocations, and no others. One that is allocated less than its
 // limit may use all: its resize is pending. That does not count where the resize of a pod leaves its allocation as it was, nor for an init
 // container, whose memory those after it take over.
@@ -141,6 +174,9 @@ func (n *simulation) whereAllocated(see seer) {
 	file, confinedTo := n.stateFile(), n.confinedTo()
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
+			if len(c.Claims) > 0 {
+				continue
+			}
 			want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
 			if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < n.limit(c) {
 				want = n.withMemory()
@@ -200,6 +236,9 @@ func (n *simulation) pinned() {
 			continue
 		}
 		for _, c := range p.Containers {
+			if len(c.Claims) > 0 {
+				continue
+			}
 			mems := n.text(c.Cgroup, "cpuset.mems")
 			if mems == "" && !c.Since.Before(n.placed) {
 				n.broken(pinned, "%s/%s has no cpuset.mems", p.Name, c.ID)

@@ -101,6 +101,9 @@ type statusDocument struct {
 			Migration struct{ State string }
 		}
 	} `json:"pods"`
+	Claims *struct {
+		Prepared []struct{ UID string }
+	} `json:"claims"`
 	Overwrites []struct {
 		Level, File string
 		Count       uint64
@@ -191,7 +194,11 @@ func (n *simulation) differences(a answers) (wrong []string) {
 			for _, b := range c.Blocks {
 				blocks = append(blocks, block{b.NUMANodes, b.Type, b.Size})
 			}
-			if has := file.Entries[p.UID][c.Name]; places && fmt.Sprint(blocks) != fmt.Sprint(has) {
+			has := file.Entries[p.UID][c.Name]
+			if claims := n.blocksOf(p.UID, c.Name); len(claims) > 0 && c.State == "running" && n.drives() {
+				has = claims
+			}
+			if places && fmt.Sprint(blocks) != fmt.Sprint(has) {
 				differs("status has %s/%s allocated %v, the state file %v", p.Name, c.Name, blocks, has)
 			}
 		}
@@ -219,7 +226,7 @@ func (n *simulation) differences(a answers) (wrong []string) {
 	if len(a.status.Nodes) != len(file.MachineState) {
 		differs("status shows %d NUMA nodes, the state file %d", len(a.status.Nodes), len(file.MachineState))
 	}
-	return wrong
+	return append(wrong, n.claimDifferences(a)...)
 }
 
 // repair is a change by another writer that the daemon has taken back.

@@ -33,6 +33,12 @@ type settings struct {
 	OnFull      string   `json:"onUnsatisfiable"`
 	WithoutCPUs string   `json:"nodesWithoutCPUs"`
 	Rules       []rule   `json:"annotationRules"`
+	DRA         struct {
+		Enabled bool `json:"enabled"`
+		Shares  []struct {
+			Limits map[string]string `json:"limits"`
+		} `json:"shares"`
+	} `json:"dra"`
 }
 
 // guards reports whether the stall guard may raise a memory.high of a pod.

@@ -55,7 +55,11 @@ var promises = map[Promise]bound{
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
-	lowered: {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
+	lowered:        {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
+	onClaim:        {time.Second, together(away, kernelSlow, disk)},
+	claimReleased:  {time.Second, nil},
+	claimAnswered:  {0, aMinute(away, kernelSlow, silence, disk, map[string]time.Duration{KubeletRestarted: 0})},
+	claimPublished: {0, nil},
 
 	scored: {0, aMinute(away, kernelSlow, changed, silence, disk)},
 
@@ -114,6 +118,8 @@ func (n *simulation) inTime() {
 	n.whereAllocated(see)
 	n.onlyTheLiving(see)
 	n.pendingResizes(see)
+	n.onClaims(see)
+	n.claimsReleased(see)
 	n.levels()
 }
 

@@ -38,6 +38,7 @@ func (p *pod) container(c *member, id string) *api.Container {
 		Labels: map[string]string{"io.kubernetes.container.name": c.spec.Name, "io.kubernetes.pod.name": p.spec.Name,
 			"io.kubernetes.pod.namespace": p.spec.Namespace, "io.kubernetes.pod.uid": p.facts.UID},
 		Annotations: map[string]string{"io.kubernetes.container.restartCount": strconv.Itoa(c.creates - 1)},
+		CDIDevices:  p.devices(c),
 		Linux:       &api.LinuxContainer{Resources: p.resources(c, spec), OomScoreAdj: api.Int(int(p.oomScore(spec)))},
 	}
 }

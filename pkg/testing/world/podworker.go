@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -48,6 +49,7 @@ type pod struct {
 	current    *api.PodSandbox   // nil while there is none
 	containers []*member
 	ending     bool
+	claims     map[string]heldClaim // by the name in the pod; empty before it is scheduled
 }
 
 // member is a container of a pod, as it is in the spec.
@@ -330,6 +332,11 @@ func (p *pod) startSandbox() bool {
 	if !p.due(p.retry) {
 		return false
 	}
+	if !p.prepare() {
+		p.retry = time.Now().Add(pause(p.draws))
+		p.soon(p.retry)
+		return false
+	}
 	p.attempts++
 	sandbox := p.sandbox()
 	if err := p.runtime.RunPodSandbox(sandbox); err != nil {
@@ -481,18 +488,21 @@ func (p *pod) terminate() {
 	p.locked(func() { p.ending = true })
 	if p.spec.Forced {
 		p.unpublish()
+		p.deallocate()
 		if p.draws.IntN(4) == 0 {
 			p.hush()
 		}
 		p.sleep(p.upTo(30 * time.Second))
 	}
 	p.stop()
+	p.unprepare()
 	if p.ctx.Err() != nil {
 		return
 	}
 	_ = p.kernel.Remove(p.cgroup)
 	if !p.spec.Forced {
 		p.unpublish()
+		p.deallocate()
 	}
 	p.drop(p)
 	p.giveBack()
@@ -613,7 +623,7 @@ func (p *pod) actuate(c *member) error {
 
 func (p *pod) shown() LivePod {
 	live := LivePod{Pod: p.facts, Annotations: p.spec.Annotations, Labels: p.spec.Labels, Cgroup: p.cgroup, Ending: p.ending,
-		Unknown: p.api.neverTold(p.facts.Ref)}
+		Unknown: p.api.neverTold(p.facts.Ref), Claims: maps.Clone(p.claims)}
 	for _, s := range p.sandboxes {
 		live.Sandboxes = append(live.Sandboxes, s.Id)
 	}
@@ -623,7 +633,7 @@ func (p *pod) shown() LivePod {
 		}
 		spec, _ := p.facts.Container(c.spec.Name)
 		live.Containers = append(live.Containers, LiveContainer{ID: c.running.id, Cgroup: c.running.cgroup, Spec: spec,
-			Resizing: c.resizing, CPUs: c.cpus, Since: c.running.since, Score: c.running.score, KubeletScore: c.running.kubelets})
+			Resizing: c.resizing, Claims: c.spec.Claims, CPUs: c.cpus, Since: c.running.since, Score: c.running.score, KubeletScore: c.running.kubelets})
 	}
 	return live
 }

@@ -33,6 +33,7 @@ type ContainerRuntime struct {
 	nri     nriplugin.Version
 	systemd bool
 	fails   func(kind string) error // of the runtime itself
+	cdi     func() string           // the folder of CDI specifications
 
 	accepting lock // one plugin registers at a time
 	turn      lock // one request at a time, as in both runtimes; guards what follows

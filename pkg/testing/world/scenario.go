@@ -60,6 +60,7 @@ type Pod struct {
 	Static      bool              `json:"static,omitempty"`
 	// PriorityClass is the pod's spec.priorityClassName.
 	PriorityClass string      `json:"priorityClass,omitempty"`
+	Claims        []Claim     `json:"claims,omitempty"`
 	Request       uint64      `json:"request,omitempty"` // bytes, pod-level resources; 0 has none
 	Limit         uint64      `json:"limit,omitempty"`
 	Containers    []Container `json:"containers"` // init containers and sidecars first
@@ -76,8 +77,18 @@ type Container struct {
 	Request   uint64    `json:"request,omitempty"` // bytes of memory
 	Limit     uint64    `json:"limit,omitempty"`
 	CPUs      int       `json:"cpus,omitempty"`      // whole CPUs
+	Claims    []string  `json:"claims,omitempty"`    // names of the pod's
 	Hugepages uint64    `json:"hugepages,omitempty"` // bytes in pages of 2 MiB
 	Lives     []Program `json:"lives"`               // what each start of it does; the last holds for all that follow
+}
+
+// Claim is a resource claim: memory of NUMA nodes that the scheduler chooses by what the daemon has published.
+type Claim struct {
+	Name   string `json:"name"`
+	Memory uint64 `json:"memory"`          // bytes of each of its NUMA nodes
+	Nodes  int    `json:"nodes,omitempty"` // it has memory of so many; 0 is 1
+	// Hasty has the scheduler decide by the node's memory, as if what is published had just changed.
+	Hasty bool `json:"hasty,omitempty"`
 }
 
 // Program is what the processes of a container do.

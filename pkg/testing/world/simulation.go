@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,7 +38,9 @@ type Place struct {
 	Providers []podinfo.Provider
 	Units     protect.Units // nil where there is no systemd
 	Dial      func(ctx context.Context) (net.Conn, error)
-	Listen    func(path string) (net.Listener, error) // makes the socket that status and metrics are served on
+	Listen    func(path string) (net.Listener, error) // makes the socket that status and metrics are served on, or the driver's for claims
+	API       http.RoundTripper                       // to the API server; nil where there is none
+	CDI       string                                  // folder of the runtime's CDI specifications
 }
 
 // Start makes a daemon; what it returns runs it until ctx ends.
@@ -91,6 +94,7 @@ type simulation struct {
 type life struct {
 	port       *Port
 	admin      *admin
+	driver     *driverSocket
 	written    map[string]int // how often, by CGROUP/FILE, while it starts beside what is right
 	state      string         // its state folder
 	reread     chan struct{}
@@ -181,11 +185,14 @@ func (n *simulation) run(seconds *atomic.Int64) {
 		n.runtime.record.Applied = n.units.Applied
 	}
 	n.kubelet = NewKubelet(processes, n.runtime, n.scenario)
-	if n.scenario.APIServer != "" {
+	if n.scenario.APIServer != "" || n.scenario.hasClaims() {
 		n.kubelet.server = newAPIServer(n.trouble, n.scenario.APIServer == "lists")
 		defer n.kubelet.server.server.Close()
 	}
-	n.runtime.fails = n.trouble.failing
+	n.runtime.fails, n.runtime.cdi = n.trouble.failing, func() string { return n.current().cdi() }
+	n.kubelet.driver, n.kubelet.answered = func(ctx context.Context) (net.Conn, error) { return n.current().dialDriver(ctx, n.trouble) }, func(began time.Time, claim heldClaim, err error) {
+		n.judge(func() { n.prepareAnswered(began, claim, err) })
+	}
 	defer func(before func(call, path string, data []byte) error) { durable.Before = before }(durable.Before)
 	durable.Before = n.disk
 	world, stop := context.WithCancel(context.Background())
@@ -206,12 +213,14 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.kernel.Calm()
 	time.Sleep(quietTime)
 	n.judge(n.quiet)
+	n.judge(n.claimsPublished)
 	n.asShown()
 	n.startsAgain()
 	n.kubelet.EndPods()
 	endPods()
 	time.Sleep(time.Minute)
 	n.judge(n.nothingLeft)
+	n.claimsGone()
 	time.Sleep(journalTime)
 	n.judge(n.journalEmpty)
 	n.current().cancel()
@@ -302,7 +311,7 @@ func (n *simulation) replace(length time.Duration) {
 
 // life is what one of the daemon begins with.
 func (n *simulation) life(state string) *life {
-	l := &life{admin: newAdmin(), written: map[string]int{}, state: state, reread: make(chan struct{}, 1), ended: make(chan error, 1), since: time.Now()}
+	l := &life{admin: newAdmin(), driver: &driverSocket{admin: newAdmin()}, written: map[string]int{}, state: state, reread: make(chan struct{}, 1), ended: make(chan error, 1), since: time.Now()}
 	l.port = n.kernel.Port(writing{asking{n.trouble, n}, n, l})
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if before := n.current(); before != nil {
@@ -327,7 +336,7 @@ func (n *simulation) daemon(l *life) <-chan func(context.Context) error {
 	must(os.WriteFile(config, []byte(n.config), 0o600))
 	place := Place{
 		Kernel: l.port, Proc: filepath.Join(n.folder, "proc"), Sys: filepath.Join(n.folder, "sys"), StateDir: l.state, Config: config, Reread: l.reread,
-		Providers: []podinfo.Provider{n.kubelet.Provider()}, Listen: func(string) (net.Listener, error) { return l.admin, nil },
+		Providers: []podinfo.Provider{n.kubelet.Provider()}, Listen: l.listen, CDI: l.cdi(),
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			if l.killed.Load() {
 				return nil, errKilled
@@ -336,7 +345,10 @@ func (n *simulation) daemon(l *life) <-chan func(context.Context) error {
 		},
 	}
 	if server := n.kubelet.server; server != nil {
-		place.Providers = []podinfo.Provider{server.Provider(l)}
+		place.API = server.transport(l)
+		if n.scenario.APIServer != "" {
+			place.Providers = []podinfo.Provider{server.Provider(place.API)}
+		}
 	}
 	if n.units != nil {
 		place.Units = unitsOf{n, l}
@@ -442,6 +454,8 @@ func (n *simulation) fault(f Fault) {
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- struct{}{}
 		n.placed = latest(n.placed, time.Now().Add(time.Minute))
+	case KubeletRestarted:
+		n.kubelet.server.dropSlice()
 	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
 		if n.kubelet.server != nil {
 			n.kubelet.server.fault(f)

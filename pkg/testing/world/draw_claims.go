@@ -1,0 +1,84 @@
+package world
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// firstWithClaims is the first seed that may draw claims: those before are named in the track record, and stay as they are.
+const firstWithClaims = 2000
+
+// claims has the daemon be the driver for resource claims on half of the nodes, with pods that have some, and adds what goes wrong with them.
+func (d drawer) claims(s *Scenario) {
+	d.Rand = draws(s.Seed, "resource claims")
+	if s.Seed < firstWithClaims || d.oneIn(2) || strings.Contains(s.Config, "memoryManagerPolicy: None") || strings.Contains(s.Config, "profile: QoS") || strings.Contains(s.Config, "profile: Observe") {
+		return
+	}
+	dra := func() string {
+		return fmt.Sprintf("dra: {enabled: true%s}\n", pick(d, "", "", ", shares: [{limits: {memory: 20%}}]", ", shares: [{limits: {memory: 80%}}]", ", shares: [{limits: {memory: 3Gi}}]"))
+	}
+	mine := dra()
+	s.Config += mine
+	for i := range s.Faults {
+		if s.Faults[i].Kind == NewConfig && d.IntN(6) > 0 { // else claims are off from the next start on
+			s.Faults[i].Target += pick(d, mine, dra())
+		}
+	}
+	for i := range 3 + d.IntN(6) {
+		s.Pods = append(s.Pods, d.claimed(fmt.Sprint("claimed", i)))
+	}
+	if len(s.Faults) == 0 {
+		return
+	}
+	for range 1 + d.IntN(3) {
+		at, length := d.between(10*time.Second, d.length), Duration(d.between(time.Second, 2*time.Minute))
+		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: pick(d, KubeletRestarted, APIAway, APIHangs, APIRefuses, DiskHangs, DiskFails), Length: length, Draw: d.Uint64()})
+	}
+	if d.oneIn(2) {
+		s.Faults = append(s.Faults, Fault{At: d.when(d.between(time.Minute, d.length)), Kind: pick(d, DaemonKilled, DaemonEnds), Length: Duration(d.between(time.Second, time.Minute))})
+	}
+}
+
+// claimed draws a pod with claims. Its containers ask for as much as these have.
+func (d drawer) claimed(name string) Pod {
+	from := d.between(10*time.Second, d.length*3/4)
+	p := Pod{Name: name, Namespace: pick(d, "shop", "data"), Class: pick(d, "Guaranteed", "Guaranteed", "Burstable"), Forced: d.oneIn(5), At: d.when(from)}
+	if !d.oneIn(4) {
+		p.End = d.when(from + d.between(time.Minute, d.length/2))
+	}
+	var bytes uint64
+	var names []string
+	for i := range pick(d, 1, 1, 1, 2) {
+		claim := Claim{Name: fmt.Sprint("memory", i), Memory: uint64(32+d.IntN(700)) * hugePage, Nodes: pick(d, 0, 0, 0, 2), Hasty: d.oneIn(6)}
+		if d.oneIn(4) {
+			claim.Memory *= 4
+		}
+		bytes += claim.Memory * uint64(max(claim.Nodes, 1))
+		p.Claims, names = append(p.Claims, claim), append(names, claim.Name)
+	}
+	add := func(name, kind string, limit uint64, claims []string) {
+		c := Container{Name: name, Kind: kind, Request: limit, Limit: limit, Claims: claims}
+		if p.Class == "Guaranteed" {
+			c.CPUs = pick(d, 0, 1)
+		}
+		for range 1 + d.IntN(2) {
+			c.Lives = append(c.Lives, d.program(c, kind))
+		}
+		p.Containers = append(p.Containers, c)
+	}
+	if d.oneIn(3) {
+		add("init", "init", bytes/4, pick(d, names, nil))
+	}
+	apps := pick[uint64](d, 1, 1, 2)
+	for i := range apps {
+		add(fmt.Sprint("app", i), "app", bytes/apps, names)
+	}
+	if d.oneIn(4) {
+		add("plain", "app", uint64(32+d.IntN(200))*mi, nil)
+	}
+	if d.oneIn(5) {
+		p.Changes = append(p.Changes, Change{At: d.when(from + d.between(time.Second, d.length/2)), Kind: NewSandbox})
+	}
+	return p
+}

@@ -1,0 +1,220 @@
+package world
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+const (
+	onClaim        Promise = "a container may use the NUMA nodes of its claims alone"
+	claimGranted   Promise = "a container is not refused for a claim that is prepared for its pod"
+	claimReleased  Promise = "nothing of a released claim is left"
+	claimAnswered  Promise = "a claim that fits is prepared, soon and as before"
+	claimPublished Promise = "what is published for claims is their share"
+)
+
+// drives reports whether the daemon is the driver for claims.
+func (n *simulation) drives() bool {
+	return n.current().driver.listens.Load() && n.settings().places()
+}
+
+// preparedClaims are those that the kubelet knows to be prepared. The daemon may release one that the API server has no more once no container has it.
+func (n *simulation) preparedClaims() (all []heldClaim) {
+	for _, p := range n.kubelet.Pods() {
+		for _, h := range p.Claims {
+			if len(h.devices) > 0 && (!h.gone || len(p.Containers) > 0) {
+				all = append(all, h)
+			}
+		}
+	}
+	return all
+}
+
+// plainMemory is a NUMA node's memory without its huge pages, in bytes.
+func (n *simulation) plainMemory(id string) uint64 {
+	number, err := strconv.Atoi(id)
+	must(err)
+	node := n.scenario.Machine.Nodes[number]
+	return node.Memory - node.Hugepages*hugePage
+}
+
+// blocksOf are what the claims of a container have, as the state file has blocks; none where they are not prepared.
+func (n *simulation) blocksOf(uid, container string) (blocks []block) {
+	sums := make([]uint64, len(n.scenario.Machine.Nodes))
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Containers {
+			for _, name := range c.Claims {
+				if p.UID == uid && c.Spec.Name == container {
+					for _, node := range p.Claims[name].nodes {
+						sums[node] += p.Claims[name].Memory
+					}
+				}
+			}
+		}
+	}
+	for node, sum := range sums {
+		if sum > 0 {
+			blocks = append(blocks, block{[]int{node}, "memory", sum})
+		}
+	}
+	return blocks
+}
+
+// onClaims looks whether containers may use the NUMA nodes of their claims, and no others.
+func (n *simulation) onClaims(see seer) {
+	if !n.drives() {
+		return
+	}
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Containers {
+			want := 0
+			for _, name := range c.Claims {
+				want |= p.Claims[name].bits()
+			}
+			mems := n.text(c.Cgroup, "cpuset.mems")
+			if want != 0 && n.runs(c) && !c.Since.Before(n.placed) && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
+				see(onClaim, p.Name+"/"+c.ID, "has cpuset.mems %q, and claims %v", mems, p.Claims)
+			}
+		}
+	}
+}
+
+// claimsGranted looks for containers that were refused for claims, all of which are prepared before.
+func (n *simulation) claimsGranted() {
+	for _, refused := range n.runtime.Calls().Refused {
+		if text := refused.Reason.Error(); strings.Contains(text, "resource claim") || strings.Contains(text, "CDI") {
+			n.broken(claimGranted, "%s", refused)
+		}
+	}
+}
+
+// claimsReleased looks for CDI specifications of claims that no pod has.
+func (n *simulation) claimsReleased(see seer) {
+	files, _ := os.ReadDir(n.current().cdi())
+	held := map[string]bool{}
+	for _, p := range n.kubelet.Pods() {
+		for _, h := range p.Claims {
+			held[h.uid] = true
+		}
+	}
+	for _, file := range files {
+		_, uid, _ := strings.Cut(strings.TrimSuffix(file.Name(), ".json"), "_")
+		if strings.HasSuffix(file.Name(), ".json") && !held[uid] && n.drives() {
+			see(claimReleased, uid, "is released, and has a CDI specification")
+		}
+	}
+}
+
+// prepareAnswered judges an answer to the kubelet: one that is late, and one that refuses what fits beside the other claims and the pods.
+func (n *simulation) prepareAnswered(began time.Time, h heldClaim, err error) {
+	if n.trouble.calm(claimAnswered, time.Now()).After(began) || !n.drives() || n.placed.After(began) {
+		return
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		n.broken(claimAnswered, "%s took %s", h, took)
+	}
+	if err == nil {
+		return
+	}
+	file := n.stateFile()
+	for _, node := range h.nodes {
+		id := strconv.Itoa(node)
+		used := file.on(id)
+		for _, p := range n.kubelet.Pods() {
+			for _, other := range p.Claims {
+				if other.asked && other.uid != h.uid && slices.Contains(other.nodes, node) {
+					used += other.Memory
+				}
+			}
+		}
+		if n.scenario.Machine.Nodes[node].CPUs == 0 || used+h.Memory+reservedMost > n.plainMemory(id) {
+			return
+		}
+	}
+	n.broken(claimAnswered, "%s: %v", h, err)
+}
+
+// reservedMost is what is kept on a NUMA node where nothing is configured: evictionHard's 100Mi, which all nodes share.
+const reservedMost = 101 * mi
+
+// claimsPublished compares the slice with the share of each NUMA node, or with what claims have of it if that is more. What pods have of the share
+// from before is not theirs.
+func (n *simulation) claimsPublished() {
+	if !n.drives() {
+		return
+	}
+	share := "50%"
+	for _, s := range n.settings().DRA.Shares {
+		share = s.Limits["memory"]
+	}
+	file, have := n.stateFile(), devicesIn(n.kubelet.server.published())
+	for id, node := range n.scenario.Machine.Nodes {
+		if node.Memory == 0 || node.CPUs == 0 {
+			continue
+		}
+		name := strconv.Itoa(id)
+		memory := n.plainMemory(name)
+		want, err := quantity.Parse(share)
+		if percent, is := strings.CutSuffix(share, "%"); is {
+			var number uint64
+			number, err = strconv.ParseUint(percent, 10, 64)
+			want = memory / 100 * number
+		}
+		must(err)
+		var claimed uint64
+		for _, h := range n.preparedClaims() {
+			if slices.Contains(h.nodes, id) {
+				claimed += h.Memory
+			}
+		}
+		want = min(max(want, claimed), less(memory, file.on(name)))
+		if have[id] > want || have[id]+reservedMost < want || have[id] < claimed {
+			n.broken(claimPublished, "NUMA node %d has %dMi in the slice, want %dMi (claims have %dMi)", id, have[id]/mi, want/mi, claimed/mi)
+		}
+	}
+}
+
+// claimDifferences compares what status shows to be prepared with what the kubelet has.
+func (n *simulation) claimDifferences(a answers) (wrong []string) {
+	if !n.drives() {
+		return nil
+	}
+	shown := map[string]bool{}
+	if a.status.Claims != nil {
+		for _, claim := range a.status.Claims.Prepared {
+			shown[claim.UID] = true
+		}
+	}
+	for _, h := range n.preparedClaims() {
+		if !shown[h.uid] {
+			wrong = append(wrong, "status does not show "+h.String()+", which is prepared")
+		}
+		delete(shown, h.uid)
+	}
+	for _, p := range n.kubelet.Pods() {
+		for _, h := range p.Claims { // asked for, and perhaps not answered
+			delete(shown, h.uid)
+		}
+	}
+	for uid := range shown {
+		wrong = append(wrong, "status shows claim "+uid+", which no pod has")
+	}
+	return wrong
+}
+
+// claimsGone looks once all pods have ended.
+func (n *simulation) claimsGone() {
+	if n.scenario.hasClaims() {
+		a := n.answers()
+		n.judge(func() {
+			for _, text := range n.claimDifferences(a) {
+				n.broken(claimReleased, "%s", text)
+			}
+		})
+	}
+}
