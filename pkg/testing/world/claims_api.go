@@ -174,9 +174,19 @@ func (a *apiServer) watchSlice(w http.ResponseWriter, r *http.Request) {
 
 // allocate is the scheduler: it gives a claim the first devices of the slice that have enough left, or by the nodes' memory where it is hasty.
 // It returns nil where the claim has to wait.
-func (c *claimObjects) allocate(uid, namespace, name, podUID string, claim Claim, nodes []NUMANode) (on []int) {
+func (c *claimObjects) allocate(uid, namespace, name, podUID string, claim Claim, nodes []NUMANode) (theUID string, on []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	reserved := resourceapi.ResourceClaimConsumerReference{Resource: "pods", UID: types.UID(podUID)}
+	if there := c.claims[namespace+"/"+name]; there != nil { // of another pod
+		there = there.DeepCopy()
+		there.Status.ReservedFor = append(there.Status.ReservedFor, reserved)
+		c.claims[namespace+"/"+name] = there
+		for _, result := range there.Status.Allocation.Devices.Results {
+			on = append(on, nodeOf(result.Device))
+		}
+		return string(there.UID), on
+	}
 	used := map[string]int64{}
 	for _, other := range c.claims {
 		for _, result := range other.Status.Allocation.Devices.Results {
@@ -188,11 +198,10 @@ func (c *claimObjects) allocate(uid, namespace, name, podUID string, claim Claim
 		devices = c.slice.Spec.Devices
 	}
 	object := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: namespace, Name: name}}
-	object.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", UID: types.UID(podUID)}}
+	object.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{reserved}
 	object.Status.Allocation = &resourceapi.AllocationResult{}
 	for _, device := range devices {
-		id, err := strconv.Atoi(strings.TrimPrefix(device.Name, "numa-"))
-		must(err)
+		id := nodeOf(device.Name)
 		has := bytesIn(device.Capacity["memory"].Value)
 		if claim.Hasty {
 			has = int64(nodes[id].Memory)
@@ -207,19 +216,33 @@ func (c *claimObjects) allocate(uid, namespace, name, podUID string, claim Claim
 		})
 	}
 	if len(on) < max(claim.Nodes, 1) {
-		return nil
+		return "", nil
 	}
 	c.claims[namespace+"/"+name] = object
-	return on
+	return uid, on
+}
+
+// nodeOf is the NUMA node of a device.
+func nodeOf(device string) int {
+	id, err := strconv.Atoi(strings.TrimPrefix(device, "numa-"))
+	must(err)
+	return id
 }
 
 func bytesIn(q resource.Quantity) int64 { return q.Value() }
 
-// deallocate has a claim be gone; whoever is scheduled next may have its memory.
-func (c *claimObjects) deallocate(namespace, name string) {
+// deallocate has a pod not have a claim any more. One that no pod has is gone, and whoever is scheduled next may have its memory.
+func (c *claimObjects) deallocate(namespace, name, podUID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.claims, namespace+"/"+name)
+	there := c.claims[namespace+"/"+name].DeepCopy()
+	if there == nil {
+		return
+	}
+	there.Status.ReservedFor = slices.DeleteFunc(there.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return string(r.UID) == podUID })
+	if c.claims[namespace+"/"+name] = there; len(there.Status.ReservedFor) == 0 {
+		delete(c.claims, namespace+"/"+name)
+	}
 }
 
 // devicesIn are the bytes of memory of a slice's devices, by NUMA node.
@@ -227,9 +250,7 @@ func devicesIn(slice *resourceapi.ResourceSlice) map[int]uint64 {
 	all := map[int]uint64{}
 	if slice != nil {
 		for _, device := range slice.Spec.Devices {
-			id, err := strconv.Atoi(strings.TrimPrefix(device.Name, "numa-"))
-			must(err)
-			all[id] = uint64(bytesIn(device.Capacity["memory"].Value))
+			all[nodeOf(device.Name)] = uint64(bytesIn(device.Capacity["memory"].Value))
 		}
 	}
 	return all
@@ -276,11 +297,11 @@ func (p *pod) schedule() bool {
 func (p *pod) allocated() bool {
 	held := map[string]heldClaim{}
 	for _, claim := range p.spec.Claims {
-		h := heldClaim{Claim: claim, object: p.spec.Name + "-" + claim.Name}
-		h.uid = identify(p.facts.UID, claim.Name)[:32]
-		if h.nodes = p.server.allocate(h.uid, p.spec.Namespace, h.object, p.facts.UID, claim, p.scenario.Machine.Nodes); h.nodes == nil {
+		h := heldClaim{Claim: claim, object: cmp.Or(claim.Of, p.spec.Name) + "-" + claim.Name}
+		uid := identify(p.facts.UID, claim.Name)[:32]
+		if h.uid, h.nodes = p.server.allocate(uid, p.spec.Namespace, h.object, p.facts.UID, claim, p.scenario.Machine.Nodes); h.nodes == nil {
 			for _, before := range held {
-				p.server.deallocate(p.spec.Namespace, before.object)
+				p.server.deallocate(p.spec.Namespace, before.object, p.facts.UID)
 			}
 			return false
 		}
@@ -291,11 +312,15 @@ func (p *pod) allocated() bool {
 }
 
 // deallocate has the pod's claims be gone from the API server.
-func (p *pod) deallocate() {
-	for _, h := range p.heldClaims() {
-		p.server.deallocate(p.spec.Namespace, h.object)
-		h.gone = true
-		p.locked(func() { p.claims[h.Name] = h })
+func (p *pod) deallocate(held []heldClaim) {
+	for _, h := range held {
+		p.server.deallocate(p.spec.Namespace, h.object, p.facts.UID)
+		p.locked(func() {
+			if left, has := p.claims[h.Name]; has {
+				left.gone = true
+				p.claims[h.Name] = left
+			}
+		})
 	}
 }
 

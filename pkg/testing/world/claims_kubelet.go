@@ -121,7 +121,16 @@ func (p *pod) prepare() bool {
 		}
 		before := h.devices
 		h.asked = true
-		p.locked(func() { p.claims[h.Name] = h })
+		p.locked(func() {
+			p.claims[h.Name] = h
+			if other := p.sharing(h.uid); other != nil {
+				h.devices = other.devices
+				p.claims[h.Name] = h
+			}
+		})
+		if before == nil && len(h.devices) > 0 { // it is prepared for another pod, and not again
+			continue
+		}
 		began := time.Now()
 		err := p.askDriver(func(ctx context.Context, conn *grpc.ClientConn) error {
 			request := &drav1.NodePrepareResourcesRequest{Claims: []*drav1.Claim{{Namespace: p.spec.Namespace, Name: h.object, Uid: h.uid}}}
@@ -153,6 +162,15 @@ func (p *pod) unprepare() {
 		if !h.asked {
 			continue
 		}
+		shared := false
+		p.locked(func() {
+			if shared = p.sharing(h.uid) != nil; shared {
+				delete(p.claims, h.Name)
+			}
+		})
+		if shared {
+			continue
+		}
 		if p.draws.IntN(4) == 0 {
 			p.sleep(p.upTo(time.Minute))
 		}
@@ -170,8 +188,19 @@ func (p *pod) unprepare() {
 			})
 		})
 		p.locked(func() { delete(p.claims, h.Name) })
-		p.server.deallocate(p.spec.Namespace, h.object)
 	}
+}
+
+// sharing is a claim as another pod has it, for which it was asked to be prepared; nil where there is none. The lock is held.
+func (p *pod) sharing(uid string) *heldClaim {
+	for _, other := range p.living {
+		for _, h := range other.claims {
+			if other != p && h.uid == uid && h.asked {
+				return &h
+			}
+		}
+	}
+	return nil
 }
 
 // devices are those of a container's claims.

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,7 +17,7 @@ func (d drawer) claims(s *Scenario) {
 		return
 	}
 	dra := func() string {
-		return fmt.Sprintf("dra: {enabled: true%s}\n", pick(d, "", "", ", shares: [{limits: {memory: 20%}}]", ", shares: [{limits: {memory: 80%}}]", ", shares: [{limits: {memory: 3Gi}}]"))
+		return fmt.Sprintf("dra: {enabled: true%s}\n", pick(d, "", ", shares: [{limits: {memory: 10%}}]", ", shares: [{limits: {memory: 20%}}]", ", shares: [{limits: {memory: 80%}}]", ", shares: [{limits: {memory: 3Gi}}]"))
 	}
 	mine := dra()
 	s.Config += mine
@@ -27,6 +28,9 @@ func (d drawer) claims(s *Scenario) {
 	}
 	for i := range 3 + d.IntN(6) {
 		s.Pods = append(s.Pods, d.claimed(fmt.Sprint("claimed", i)))
+	}
+	if d.oneIn(2) {
+		s.Pods = append(s.Pods, d.heir(s.Pods[len(s.Pods)-1]))
 	}
 	if len(s.Faults) == 0 {
 		return
@@ -40,6 +44,16 @@ func (d drawer) claims(s *Scenario) {
 	}
 }
 
+// heir is a pod that has the claims of another after it.
+func (d drawer) heir(of Pod) Pod {
+	p := of
+	p.Name, p.At, p.End, p.Changes, p.Claims = "heir", d.when(time.Duration(of.At)+d.between(0, d.length/3)), 0, nil, slices.Clone(of.Claims)
+	for i := range p.Claims {
+		p.Claims[i].Of = of.Name
+	}
+	return p
+}
+
 // claimed draws a pod with claims. Its containers ask for as much as these have.
 func (d drawer) claimed(name string) Pod {
 	from := d.between(10*time.Second, d.length*3/4)
@@ -50,7 +64,7 @@ func (d drawer) claimed(name string) Pod {
 	var bytes uint64
 	var names []string
 	for i := range pick(d, 1, 1, 1, 2) {
-		claim := Claim{Name: fmt.Sprint("memory", i), Memory: uint64(32+d.IntN(700)) * hugePage, Nodes: pick(d, 0, 0, 0, 2), Hasty: d.oneIn(6)}
+		claim := Claim{Name: fmt.Sprint("memory", i), Memory: uint64(32+d.IntN(700)) * hugePage, Nodes: pick(d, 0, 0, 0, 2), Hasty: d.oneIn(3)}
 		if d.oneIn(4) {
 			claim.Memory *= 4
 		}

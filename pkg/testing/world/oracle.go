@@ -90,6 +90,7 @@ func (n *simulation) always() {
 // quiet is what holds once nothing has gone wrong for a while.
 func (n *simulation) quiet() {
 	n.pinned()
+	n.claimsPassedOn()
 	n.verdicts()
 	n.dates()
 	n.killsCounted()

@@ -12,7 +12,7 @@ import (
 
 const (
 	onClaim        Promise = "a container may use the NUMA nodes of its claims alone"
-	claimGranted   Promise = "a container is not refused for a claim that is prepared for its pod"
+	claimGranted   Promise = "a container is not refused for a claim that is prepared for its pod alone"
 	claimReleased  Promise = "nothing of a released claim is left"
 	claimAnswered  Promise = "a claim that fits is prepared, soon and as before"
 	claimPublished Promise = "what is published for claims is their share"
@@ -27,7 +27,8 @@ func (n *simulation) drives() bool {
 func (n *simulation) preparedClaims() (all []heldClaim) {
 	for _, p := range n.kubelet.Pods() {
 		for _, h := range p.Claims {
-			if len(h.devices) > 0 && (!h.gone || len(p.Containers) > 0) {
+			again := slices.ContainsFunc(all, func(other heldClaim) bool { return other.uid == h.uid })
+			if len(h.devices) > 0 && (!h.gone || len(p.Containers) > 0) && !again {
 				all = append(all, h)
 			}
 		}
@@ -86,9 +87,43 @@ func (n *simulation) onClaims(see seer) {
 
 // claimsGranted looks for containers that were refused for claims, all of which are prepared before.
 func (n *simulation) claimsGranted() {
+	passed := n.passedOn()
 	for _, refused := range n.runtime.Calls().Refused {
-		if text := refused.Reason.Error(); strings.Contains(text, "resource claim") || strings.Contains(text, "CDI") {
+		text := refused.Reason.Error()
+		waits := slices.ContainsFunc(passed, func(object string) bool { return strings.Contains(text, "/"+object) })
+		if (strings.Contains(text, "resource claim") || strings.Contains(text, "CDI")) && !waits {
 			n.broken(claimGranted, "%s", refused)
+		}
+	}
+}
+
+// passedOn are the names of claims that one pod has after another. Until the first has ended, the second is refused.
+func (n *simulation) passedOn() (names []string) {
+	for _, p := range n.scenario.Pods {
+		for _, claim := range p.Claims {
+			if claim.Of != "" {
+				names = append(names, claim.Of+"-"+claim.Name)
+			}
+		}
+	}
+	return names
+}
+
+// claimsPassedOn looks for pods that have nothing that runs although their claims are prepared and no other pod's.
+func (n *simulation) claimsPassedOn() {
+	all := n.kubelet.Pods()
+	for _, p := range all {
+		waits := len(p.Claims) == 0 || len(p.Containers) > 0 || p.Ending || !n.drives()
+		for _, h := range p.Claims {
+			waits = waits || len(h.devices) == 0
+			for _, other := range all {
+				for _, theirs := range other.Claims {
+					waits = waits || other.UID != p.UID && theirs.uid == h.uid
+				}
+			}
+		}
+		if !waits {
+			n.broken(claimGranted, "%s has claims %v, and no container", p.Name, p.Claims)
 		}
 	}
 }

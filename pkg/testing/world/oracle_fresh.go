@@ -58,7 +58,9 @@ func (n *simulation) picture() picture {
 // meanwhile, and what found no room may find it.
 func (n *simulation) startsAgain() {
 	d := draws(n.scenario.Seed, "fresh") // drawn by itself
-	if d.IntN(2) == 0 || len(n.scenario.Pods) == 0 || n.settings().DRA.Enabled != n.current().driver.listens.Load() { // which a start changes
+	// A start may have claims on or off.
+	turned := n.settings().DRA.Enabled != n.current().driver.listens.Load()
+	if d.IntN(2) == 0 || len(n.scenario.Pods) == 0 || turned {
 		return
 	}
 	for range 5 {

@@ -488,13 +488,14 @@ func (p *pod) terminate() {
 	p.locked(func() { p.ending = true })
 	if p.spec.Forced {
 		p.unpublish()
-		p.deallocate()
+		p.deallocate(p.heldClaims())
 		if p.draws.IntN(4) == 0 {
 			p.hush()
 		}
 		p.sleep(p.upTo(30 * time.Second))
 	}
 	p.stop()
+	held := p.heldClaims()
 	p.unprepare()
 	if p.ctx.Err() != nil {
 		return
@@ -502,7 +503,7 @@ func (p *pod) terminate() {
 	_ = p.kernel.Remove(p.cgroup)
 	if !p.spec.Forced {
 		p.unpublish()
-		p.deallocate()
+		p.deallocate(held)
 	}
 	p.drop(p)
 	p.giveBack()

@@ -1,0 +1,52 @@
+package world
+
+import (
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// The scheduler takes the first devices with room, as many as a claim wants, in the order of the slice.
+func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
+	c := claimObjects{claims: map[string]*resourceapi.ResourceClaim{}}
+	nodes := []NUMANode{{Memory: 8 * gi}, {Memory: 8 * gi}}
+	allocate := func(name, pod string, claim Claim) []int {
+		_, on := c.allocate("uid-"+name, "shop", name, pod, claim, nodes)
+		return on
+	}
+	if on := allocate("early", "p", Claim{Memory: gi}); on != nil {
+		t.Errorf("without a slice it is on %v", on)
+	}
+	device := func(name string, bytes uint64) resourceapi.Device {
+		return resourceapi.Device{Name: name, Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: bytesOf(bytes)}}}
+	}
+	c.slice = &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device("numa-1", 3*gi), device("numa-0", 2*gi)}}}
+	for _, test := range []struct {
+		name, pod string
+		claim     Claim
+		on        []int
+	}{
+		{"first", "p", Claim{Memory: 2 * gi}, []int{1}},
+		{"first", "q", Claim{Memory: 2 * gi}, []int{1}}, // the same claim for another pod
+		{"both", "p", Claim{Memory: gi, Nodes: 2}, []int{1, 0}},
+		{"large", "p", Claim{Memory: 2 * gi}, nil},
+		{"hasty", "p", Claim{Memory: 4 * gi, Hasty: true}, []int{1}},
+		{"second", "p", Claim{Memory: gi}, []int{0}},
+	} {
+		if on := allocate(test.name, test.pod, test.claim); !slices.Equal(on, test.on) {
+			t.Errorf("%s is on %v, want %v", test.name, on, test.on)
+		}
+	}
+	c.deallocate("shop", "first", "p")
+	if on := allocate("large", "p", Claim{Memory: gi}); on != nil || c.claims["shop/first"] == nil {
+		t.Errorf("large is on %v while a pod has first", on)
+	}
+	c.deallocate("shop", "hasty", "p")
+	if c.deallocate("shop", "first", "q"); c.claims["shop/first"] != nil {
+		t.Error("nobody has first, and it is there")
+	}
+	if on := allocate("large", "p", Claim{Memory: 2 * gi}); !slices.Equal(on, []int{1}) {
+		t.Errorf("afterwards large is on %v", on)
+	}
+}
