@@ -83,7 +83,7 @@ func claimFields(c *claims.Claim) map[string]any {
 	return map[string]any{"claim": c.String(), "uid": c.UID, "numaNodes": claims.Nodes(c.Parts).String()}
 }
 
-// setClaim replaces a claim; nil removes it. Living containers that waited for the claim are placed again.
+// setClaim replaces a claim; nil removes it.
 func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	if claim == nil {
 		delete(l.state.Claims, uid)
@@ -93,6 +93,11 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	if err := l.setNodeMap(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
+	l.placeWaiting(uid)
+}
+
+// placeWaiting places living containers again that waited for a claim.
+func (l *Ledger) placeWaiting(uid string) {
 	for _, p := range l.living {
 		for _, c := range p.containers {
 			if c.alive() && !c.HasClaims && c.namesClaim(uid) {

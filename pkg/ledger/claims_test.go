@@ -558,6 +558,24 @@ func TestAPartOfAClaimHasUsers(t *testing.T) {
 	}
 }
 
+// A container that was created without an answer while another pod has its claim gets it when that has ended.
+func TestAContainerThatRunsGetsItsClaimLater(t *testing.T) {
+	l, first, second := newLedger(t, "dra: {enabled: true}"), claimPod("first", ""), claimPod("second", "")
+	runs(t, l)
+	l.after(PrepareClaim{claimOf("a", []string{"first", "second"}, on(1, claimGi))}, claimed(first, "main", claimGi, claims.Ref{UID: "uid-a"}))
+	waits := claimed(second, "main", claimGi, claims.Ref{UID: "uid-a"})
+	waits.Container.State = Running
+	both := Synchronize{Pods: []Pod{first, second}, Containers: []Container{claimed(first, "main", claimGi, claims.Ref{UID: "uid-a"}).Container, waits.Container}}
+	both.Containers[0].State = Running
+	const inUse = ": not pinned: the resource claim default/a is in use by pod default/first: containers of one pod can share a claim, pods cannot"
+	if got := placed(l, l.after(both), "second", "main"); got != inUse {
+		t.Errorf("while the first has the claim: %s", got)
+	}
+	if got := placed(l, l.after(EndContainer{ID: "first-main"}), "second", "main"); got != "1: pinned by resource claim default/a" {
+		t.Errorf("afterwards: %s", got)
+	}
+}
+
 // What containers have of claims costs a view, and a create or the end of another container of their pod, no more for claims of many
 // devices. It is not looked up again: the claims are out of the ledger's sight meanwhile.
 func TestClaimsAreJudgedOnce(t *testing.T) {

@@ -131,7 +131,12 @@ func (l *Ledger) end(c *container) {
 		delete(l.containers, c.ID)
 	}
 	c.Phase, c.Raised, c.Pending = Stopped, 0, nil
-	l.releaseClaims(c)
+	had := c.HasClaims
+	if l.releaseClaims(c); had {
+		for _, uid := range claims.UIDs(c.Claims) {
+			l.placeWaiting(uid)
+		}
+	}
 }
 
 // dropSlot removes an ended container that has no allocation.
