@@ -54,8 +54,8 @@ func TestNode(t *testing.T) {
 			live(t, scenarioOf(*nodeSeed+i))
 		}
 	default:
-		for _, seed := range []uint64{1, 2, 3, 4, 2005, 2015} { // one of each size, and two that have resource claims
-			live(t, scenarioOf(seed))
+		for seed := range uint64(4) { // one of each size
+			live(t, scenarioOf(seed+1))
 		}
 		kept, err := filepath.Glob("testdata/node/*.json") // each was red once
 		must(t, err)

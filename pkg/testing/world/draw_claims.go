@@ -7,13 +7,10 @@ import (
 	"time"
 )
 
-// firstWithClaims is the first seed that may draw claims: those before are named in the track record, and stay as they are.
-const firstWithClaims = 2000
-
 // claims has the daemon be the driver for resource claims on half of the nodes, with pods that have some, and adds what goes wrong with them.
 func (d drawer) claims(s *Scenario) {
 	d.Rand = draws(s.Seed, "resource claims")
-	if s.Seed < firstWithClaims || d.oneIn(2) || strings.Contains(s.Config, "memoryManagerPolicy: None") || strings.Contains(s.Config, "profile: QoS") || strings.Contains(s.Config, "profile: Observe") {
+	if d.oneIn(2) || strings.Contains(s.Config, "memoryManagerPolicy: None") || strings.Contains(s.Config, "profile: QoS") || strings.Contains(s.Config, "profile: Observe") {
 		return
 	}
 	dra := func() string {
