@@ -1,8 +1,18 @@
 package world
 
-import "time"
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
 
-const makersFirst Promise = "page cache is taken of who makes it before the others"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+)
+
+const (
+	makersFirst Promise = "page cache is taken of who makes it before the others"
+	roomMade    Promise = "page cache is given back before the kubelet evicts for it"
+)
 
 // makersFirst looks for a container that lost page cache in a minute in which another one of the class BestEffort gave nothing, although it had
 // twice as much all the time and read nothing of it again.
@@ -10,8 +20,11 @@ func (n *simulation) makersFirst() {
 	const span, every, much = time.Minute, 5 * time.Second, 64 * mi // every is how often this is called
 	now := time.Now()
 	if n.trouble.calm(makersFirst, now).After(now) {
-		n.caches = nil
+		n.caches, n.enough = nil, now
 		return
+	}
+	if !n.evictsSoon() {
+		n.enough = now
 	}
 	cached, look := n.kernel.Cached(), map[string]Cache{}
 	for _, p := range n.kubelet.Pods() {
@@ -25,10 +38,14 @@ func (n *simulation) makersFirst() {
 		return
 	}
 	n.caches = n.caches[1:]
+	waits := now.Sub(n.enough) > span && !slices.ContainsFunc(slices.Collect(maps.Keys(look)), func(c string) bool { return look[c].Gave != n.caches[0][c].Gave })
 	for maker, has := range look {
 		least, _, idle := n.inMinute(maker)
 		if !idle {
 			continue
+		}
+		if waits && least >= much && has.Again == 0 {
+			n.broken(roomMade, "%s has given nothing of %dMi for a minute, and pods were about to be evicted", maker, least/mi)
 		}
 		for other := range look {
 			if _, most, _ := n.inMinute(other); most < least/2 && look[other].Gave-n.caches[0][other].Gave >= much {
@@ -36,6 +53,22 @@ func (n *simulation) makersFirst() {
 			}
 		}
 	}
+}
+
+// evictsSoon reports whether the kubelet is about to evict pods, of a node whose page cache is to be reclaimed before.
+func (n *simulation) evictsSoon() bool {
+	s, kubepods := n.settings(), n.kubelet.Parent("Guaranteed")
+	if !s.Reclaims || !s.writes() {
+		return false
+	}
+	info, err := sysfs.Meminfo(filepath.Join(n.folder, "proc"))
+	must(err)
+	soon := func(capacity, used uint64) bool {
+		return less(capacity, used) < evicts+min(max(capacity/20, 256*mi), 4*gi)
+	}
+	limit := n.number(kubepods, "memory.max")
+	return soon(info["MemTotal"], less(info["AnonPages"]+info["Cached"]+info["SwapCached"], info["Inactive(file)"])) ||
+		limit != noLimit && soon(limit, less(n.number(kubepods, "memory.current"), n.stat(kubepods, "inactive_file")))
 }
 
 // inMinute is how little and how much active page cache a container had, and whether it gave nothing and read nothing again.

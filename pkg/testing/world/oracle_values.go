@@ -29,6 +29,7 @@ type settings struct {
 	Headroom    float64  `json:"guaranteedHeadroom"`
 	CacheRoom   float64  `json:"cacheRoom"`
 	StallGuard  bool     `json:"stallGuard"`
+	Reclaims    bool     `json:"reclaimBeforeEviction"`
 	Manager     string   `json:"memoryManagerPolicy"`
 	OnFull      string   `json:"onUnsatisfiable"`
 	WithoutCPUs string   `json:"nodesWithoutCPUs"`

@@ -83,6 +83,7 @@ type simulation struct {
 	lives  []*life
 	reads  uint64             // of the last life when the oracles looked last
 	caches []map[string]Cache // of the last minute, by cgroup
+	enough time.Time          // when the kubelet was last not about to evict
 
 	judging sync.Mutex // held while the oracles look, which takes no virtual time
 
