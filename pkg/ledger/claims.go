@@ -93,14 +93,14 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	if err := l.setNodeMap(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
-	l.placeWaiting(uid)
+	l.placeWaiting()
 }
 
-// placeWaiting places living containers again that waited for a claim.
-func (l *Ledger) placeWaiting(uid string) {
+// placeWaiting places living containers again that wait for claims. It is not called when a container ends: its next run would find them in use.
+func (l *Ledger) placeWaiting() {
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if c.alive() && !c.HasClaims && c.namesClaim(uid) {
+			if c.alive() && !c.HasClaims && len(c.Claims) > 0 {
 				l.change(p)
 				_ = l.place(c) // a running container is never refused
 			}

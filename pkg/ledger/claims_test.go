@@ -558,7 +558,7 @@ func TestAPartOfAClaimHasUsers(t *testing.T) {
 	}
 }
 
-// A container that was created without an answer while another pod has its claim gets it when that has ended.
+// A container that was created without an answer while another pod has its claim gets it when that pod has ended.
 func TestAContainerThatRunsGetsItsClaimLater(t *testing.T) {
 	l, first, second := newLedger(t, "dra: {enabled: true}"), claimPod("first", ""), claimPod("second", "")
 	runs(t, l)
@@ -571,8 +571,40 @@ func TestAContainerThatRunsGetsItsClaimLater(t *testing.T) {
 	if got := placed(l, l.after(both), "second", "main"); got != inUse {
 		t.Errorf("while the first has the claim: %s", got)
 	}
-	if got := placed(l, l.after(EndContainer{ID: "first-main"}), "second", "main"); got != "1: pinned by resource claim default/a" {
+	if got := placed(l, l.after(EndContainer{ID: "first-main"}, EndPod{Pod: first, Gone: true}), "second", "main"); got != "1: pinned by resource claim default/a" {
 		t.Errorf("afterwards: %s", got)
+	}
+}
+
+// A container that waits for a claim in use does not get it between two runs of a container that has it: that one would be refused from then on.
+func TestAContainerKeepsItsClaimOverARestart(t *testing.T) {
+	ref := claims.Ref{UID: "uid-a"}
+	first, second := claimPod("first", ""), claimPod("second", "")
+	main, again, waits := claimed(first, "main", claimGi, ref), claimed(first, "main", claimGi, ref), claimed(second, "main", claimGi, ref)
+	again.Container.ID = "first-again"
+	main.Container.State, waits.Container.State = Running, Running
+	listed := again.Container
+	listed.State = Running
+	both := func(c Container) Synchronize {
+		return Synchronize{Pods: []Pod{first, second}, Containers: []Container{c, waits.Container}}
+	}
+	main.Container.Claims = []claims.Ref{ref}
+	for name, events := range map[string][]Event{
+		"whose end was reported":     {EndContainer{ID: "first-main"}, again},
+		"whose end was not reported": {again},
+		"whose end was seen":         {Presence{Gone: []Place{{ID: "first-main"}}}, again},
+		"whose creation failed":      {EndContainer{ID: "first-main"}, again, AbandonContainer{ID: "first-again"}, again},
+		"beside the old one":         {both(listed)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "dra: {enabled: true}")
+			runs(t, l)
+			l.after(PrepareClaim{claimOf("a", []string{"first", "second"}, on(1, claimGi))}, claimed(first, "main", claimGi, ref), both(main.Container))
+			l.containers["first-main"].Seen = true
+			if got := placed(l, l.after(events...), "first", "main"); got != "1: pinned by resource claim default/a" {
+				t.Errorf("the restarted container: %s", got)
+			}
+		})
 	}
 }
 

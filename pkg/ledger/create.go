@@ -131,12 +131,7 @@ func (l *Ledger) end(c *container) {
 		delete(l.containers, c.ID)
 	}
 	c.Phase, c.Raised, c.Pending = Stopped, 0, nil
-	had := c.HasClaims
-	if l.releaseClaims(c); had {
-		for _, uid := range claims.UIDs(c.Claims) {
-			l.placeWaiting(uid)
-		}
-	}
+	l.releaseClaims(c)
 }
 
 // dropSlot removes an ended container that has no allocation.

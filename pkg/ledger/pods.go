@@ -278,6 +278,7 @@ func (l *Ledger) endPod(p *pod) {
 	if l.manager != nil {
 		l.manager.ReleasePod(p.Key())
 	}
+	l.placeWaiting()
 	l.state.Rejections = slices.DeleteFunc(slices.Clone(l.state.Rejections), func(r Rejection) bool { // views share the old ones
 		return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
 	})
