@@ -301,7 +301,9 @@ func (l *Ledger) keep(c *container) (assignment, bool) {
 	blocks, as := l.blocks(c), c.Placement
 	as.Pinning = cmp.Or(as.Pinning, "pinned before this start of the plugin")
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	as.Nodes, as.PendingResize = nodesOf(blocks), nil
+	if len(as.PendingResize) == 0 { // fit knows whether it still is
+		as.Nodes = nodesOf(blocks)
+	}
 	return assignment{Placement: as}, blocks != nil
 }
 
@@ -483,7 +485,7 @@ func (l *Ledger) fit(c *container) assignment {
 	decided := assignment{Placement: as}
 	if err != nil {
 		decided.notes = []Note{{Warn, "a container cannot be allocated what it was resized to: its old allocation stays", nil, err}}
-	} else if len(as.PendingResize) > 0 {
+	} else if len(as.PendingResize) > 0 && !slices.Equal(as.PendingResize, c.PendingResize) {
 		decided.notes = []Note{{Warn, "a container was resized and found no room: it is allocated less than its limit", nil, nil}}
 	}
 	return decided

@@ -315,3 +315,29 @@ func TestAResizeThatTheSpecShowsLater(t *testing.T) {
 		})
 	}
 }
+
+// What a container lacks since a resize is said once, and not again whenever the spec of its pod changes.
+func TestAPendingResizeIsSaidOnce(t *testing.T) {
+	const gi = claimGi
+	web, budget := claimPod("web", ""), 24*gi
+	answer := func(main uint64, class string) pods.Answer {
+		return pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget, PriorityClass: class,
+			Containers: []pods.Container{{Name: "main", Request: main, Limit: main, Guaranteed: true}, {Name: "side"}}}}
+	}
+	create := claimed(web, "main", 2*gi)
+	create.PodInfo = answer(2*gi, "")
+	l := newLedger(t, "podLevelResourceManagers: true\ntopologyManagerPolicy: single-numa-node")
+	runs(t, l, create)
+	for _, step := range []struct {
+		info pods.Answer
+		want string
+	}{
+		{answer(20*gi, ""), "a container was resized and found no room: it is allocated less than its limit"},
+		{answer(20*gi, "high"), ""},
+		{answer(21*gi, "high"), "a container was resized and found no room: it is allocated less than its limit"},
+	} {
+		if got := said(l.after(PodFacts{UID: "web", PodInfo: step.info}), ""); got != step.want {
+			t.Errorf("got %q, want %q", got, step.want)
+		}
+	}
+}
