@@ -216,8 +216,7 @@ func (a *Agent) observeAll(needs ledger.Needs) ledger.Found {
 		files, _ := a.readFiles(at.Cgroup) // unreadable values are unknown
 		found.Files[at.ID], found.Seen[at.Cgroup] = files, files.Limit != nil
 	}
-	pods := a.present(needs.Sandboxes)
-	for _, at := range pods.Gone {
+	for _, at := range a.present(needs.Sandboxes).Gone {
 		found.Gone[at.ID] = true
 	}
 	for _, at := range needs.Sandboxes {

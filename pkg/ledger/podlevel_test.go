@@ -247,8 +247,8 @@ func TestAPodWithResourcesOfItsOwnStaysAtAStartBeforeItsSpecIsKnown(t *testing.T
 	}
 }
 
-// The spec limits what a container's limit counts for where its pod has memory beside that of its containers: a resize, which the runtime may
-// report first, is allocated once the spec has it.
+// In a pod with memory beside its containers', the spec bounds what counts of a container's limit. The runtime may report a resize first: it is
+// allocated once the spec has it.
 func TestAResizeThatTheSpecShowsLater(t *testing.T) {
 	const gi = claimGi
 	const byContainers = "podLevelResourceManagers: true\ntopologyManagerPolicy: "

@@ -231,7 +231,7 @@ func nodeOf(device string) int {
 
 func bytesIn(q resource.Quantity) int64 { return q.Value() }
 
-// deallocate has a pod not have a claim any more. One that no pod has is gone, and whoever is scheduled next may have its memory.
+// deallocate removes a pod from a claim. A claim without pods is deleted, and its memory can be allocated again.
 func (c *claimObjects) deallocate(namespace, name, podUID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -203,7 +203,7 @@ func (p *pod) sharing(uid string) *heldClaim {
 	return nil
 }
 
-// devices are those of a container's claims.
+// devices returns the CDI devices of a container's claims.
 func (p *pod) devices(c *member) (all []*api.CDIDevice) {
 	for _, name := range c.spec.Claims {
 		for _, device := range p.claims[name].devices {

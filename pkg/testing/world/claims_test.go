@@ -44,7 +44,7 @@ func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
 	}
 	c.deallocate("shop", "hasty", "p")
 	if c.deallocate("shop", "first", "q"); c.claims["shop/first"] != nil {
-		t.Error("nobody has first, and it is there")
+		t.Error("first has no pods, and still exists")
 	}
 	if on := allocate("large", "p", Claim{Memory: 2 * gi}); !slices.Equal(on, []int{1}) {
 		t.Errorf("afterwards large is on %v", on)

@@ -271,7 +271,7 @@ func (k *Kernel) whole(name, file string) (string, error) {
 	return k.show(g, file)
 }
 
-// at is the cgroup of a path as anybody writes it. Most write it clean.
+// at returns the cgroup at a path, which need not be clean; nil where there is none.
 func (k *Kernel) at(name string) *group {
 	if g := k.groups[name]; g != nil {
 		return g

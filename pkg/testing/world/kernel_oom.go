@@ -243,7 +243,7 @@ func (k *Kernel) users(level oom.Level, domain *group, nodes nodeset.Set) (users
 		}
 	}
 	switch level {
-	case oom.Pod: // files in memory of containers that have ended; what of theirs waits for the disk is the cause, and nobody's
+	case oom.Pod: // files in memory that ended containers left; their unwritten page cache is a cause, and has no owner
 		users = append(users, Use{Who: users[0].Who.inPod(), Used: sumOf(domain.own, []kind{shmem})})
 	case oom.Node:
 		var outside uint64

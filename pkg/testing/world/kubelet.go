@@ -28,7 +28,7 @@ type Kubelet struct {
 	server   *apiServer // nil where nobody asks it
 	cpus     *cpuManager
 	driver   func(context.Context) (net.Conn, error)           // connects to the driver for claims
-	answered func(began time.Time, claim heldClaim, err error) // is told of each answer to a prepare
+	answered func(began time.Time, claim heldClaim, err error) // is called with each answer to a prepare
 	over     chan struct{}                                     // closed by EndPods
 	finished chan struct{}                                     // closed once no pod is left
 

@@ -85,7 +85,7 @@ func (n *simulation) onClaims(see seer) {
 	}
 }
 
-// claimsGranted looks for containers that were refused for claims, all of which are prepared before.
+// claimsGranted looks for containers that were refused for a claim: all claims that they name are prepared before.
 func (n *simulation) claimsGranted() {
 	passed := n.passedOn()
 	for _, refused := range n.runtime.Calls().Refused {

@@ -9,7 +9,7 @@ import (
 const countedOnce Promise = "each OOM kill is counted once"
 
 // killsCounted compares how many kills the verdicts on each pod are on with how many there were, also around a daemon's end and while none was there.
-// Of pods that have ended nobody can say that of all.
+// For pods that have ended, verdicts may be missing.
 func (n *simulation) killsCounted() {
 	kills, said := n.killsOf(), map[string]int{}
 	for v := range n.said {

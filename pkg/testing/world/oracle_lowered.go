@@ -26,9 +26,9 @@ type raise struct {
 	down    bool   // that was more before
 }
 
-// isLowered follows the memory.high of a container that the guard may raise. It speaks against lowering that the container waits for memory, that
+// followRaise follows the memory.high of a container that the guard may raise. It speaks against lowering that the container waits for memory, that
 // what cannot be reclaimed would not fit below what Memory QoS asks for, with half of the room up to its limit to spare, and any trouble.
-func (n *simulation) isLowered(s settings, p LivePod, c LiveContainer, high, wanted uint64) {
+func (n *simulation) followRaise(s settings, p LivePod, c LiveContainer, high, wanted uint64) {
 	now, pressure := time.Now(), keyed(n.text(c.Cgroup, "memory.pressure"), "full.total")
 	r := n.raises[c.ID]
 	if r == nil {

@@ -1,9 +1,7 @@
 package world
 
 import (
-	"maps"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
@@ -15,7 +13,7 @@ const (
 )
 
 // makersFirst looks for a container that lost page cache in a minute in which another one of the class BestEffort gave nothing, although it had
-// twice as much all the time and read nothing of it again.
+// twice as much all the time and read nothing of it again; and for one that gave nothing while all gave nothing and the kubelet was about to evict.
 func (n *simulation) makersFirst() {
 	const span, every, much = time.Minute, 5 * time.Second, 64 * mi // every is how often this is called
 	now := time.Now()
@@ -38,7 +36,10 @@ func (n *simulation) makersFirst() {
 		return
 	}
 	n.caches = n.caches[1:]
-	waits := now.Sub(n.enough) > span && !slices.ContainsFunc(slices.Collect(maps.Keys(look)), func(c string) bool { return look[c].Gave != n.caches[0][c].Gave })
+	waits := now.Sub(n.enough) > span
+	for other := range look {
+		waits = waits && look[other].Gave == n.caches[0][other].Gave
+	}
 	for maker, has := range look {
 		least, _, idle := n.inMinute(maker)
 		if !idle {

@@ -216,7 +216,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
 	counted := !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") || n.trouble.calm(counts, time.Now()).After(c.Since)
 	raised := s.guards(p) && have.high > want.high && counted
-	n.isLowered(s, p, c, have.high, want.high)
+	n.followRaise(s, p, c, have.high, want.high)
 	if !lost && !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
 	}

@@ -456,7 +456,9 @@ func (n *simulation) fault(f Fault) {
 		n.current().reread <- struct{}{}
 		n.placed = latest(n.placed, time.Now().Add(time.Minute))
 	case KubeletRestarted:
-		n.kubelet.server.dropSlice()
+		if n.kubelet.server != nil {
+			n.kubelet.server.dropSlice()
+		}
 	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
 		if n.kubelet.server != nil {
 			n.kubelet.server.fault(f)
