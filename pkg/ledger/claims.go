@@ -237,9 +237,9 @@ func (l *Ledger) decideByClaims(c *container) (assignment, error) {
 		decided.claims = &has
 	}
 	switch as := &decided.Placement; {
+	case err == nil && (!as.ByKubelet || as.Nodes == has.nodes): // a lost journal makes nodes of ours look like the kubelet's
+		as.Nodes, as.ByKubelet, as.Pinning = has.nodes, false, "pinned by resource claim "+strings.Join(has.names, " and ")
 	case as.ByKubelet:
-	case err == nil:
-		as.Nodes, as.Pinning = has.nodes, "pinned by resource claim "+strings.Join(has.names, " and ")
 	case c.Phase != Creating: // a running container keeps its nodes
 		as.Nodes, _ = nodeset.Parse(c.FoundMems)
 		as.Pinning = "not pinned: " + err.Error()

@@ -51,6 +51,7 @@ func TestNodesThatARollbackHasLeftInTheRecord(t *testing.T) {
 		"of one that was confined":     {"", "burstable/", "0-1", nil, rolledBack, ": not pinned: only Guaranteed pods are; sets 0-2"},
 		"of an allocation":             {"", "", "1", nil, rolledBack, "1: found pinned; sets 1"},
 		"of a claim, by the kubelet":   {"dra: {enabled: true}", "", "0", []claims.Ref{{UID: "uid-a"}}, kubelets, "0: pinned by the kubelet; sets "},
+		"of a claim, without journal":  {"dra: {enabled: true}", "", "1", []claims.Ref{{UID: "uid-a"}}, "1", "1: pinned by resource claim default/a; sets 1"},
 		"of a Burstable pod, by it":    {confine, "burstable/", "0", nil, kubelets, "0: not pinned: only Guaranteed pods are; sets "},
 	} {
 		t.Run(name, func(t *testing.T) {

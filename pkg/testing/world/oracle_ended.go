@@ -20,7 +20,8 @@ const (
 
 // stateFile is what the oracles read of memory_manager_state.
 type stateFile struct {
-	Entries      map[string]map[string][]block `json:"entries"`
+	Entries      map[string]map[string][]block             `json:"entries"`
+	PodEntries   map[string]struct{ MemoryBlocks []block } `json:"podEntries"`
 	MachineState map[string]struct {
 		MemoryMap map[string]struct{ Allocatable, Reserved, Free uint64 } `json:"memoryMap"`
 	} `json:"machineState"`

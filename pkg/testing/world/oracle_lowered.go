@@ -22,7 +22,7 @@ type raise struct {
 	changed time.Time
 	since   time.Time // when all that speaks against lowering it had passed
 	wait    time.Duration
-	kept    uint64 // what it was for some seconds last: others write to the file, too, which is taken back
+	kept    uint64 // what it was for some seconds last, or as wanted: others write to the file, too, which is taken back
 	down    bool   // that was more before
 }
 
@@ -43,7 +43,7 @@ func (n *simulation) followRaise(s settings, p LivePod, c LiveContainer, high, w
 	if high != r.high {
 		r.changed = now
 	}
-	if now.Sub(r.changed) > 5*time.Second {
+	if now.Sub(r.changed) > 5*time.Second || near(high, wanted) {
 		r.kept, r.down = high, r.down || high < r.kept
 	}
 	if r.changed.Equal(now) || high <= wanted || near(high, wanted) || pressure != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {

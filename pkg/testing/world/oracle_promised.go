@@ -148,7 +148,10 @@ func (f stateFile) memory(uid, container string) (sum uint64) {
 
 // on are the bytes of memory that are allocated on a NUMA node, also where that is more than the node map has for pods.
 func (f stateFile) on(id string) (sum uint64) {
-	for _, containers := range f.Entries {
+	for pod, containers := range f.Entries {
+		if whole, is := f.PodEntries[pod]; is { // of which its containers have parts, or all of it
+			containers = map[string][]block{"": whole.MemoryBlocks}
+		}
 		for _, blocks := range containers {
 			for _, b := range blocks {
 				if b.Type != "memory" || !slices.ContainsFunc(b.NUMAAffinity, func(node int) bool { return strconv.Itoa(node) == id }) {
