@@ -44,15 +44,21 @@ func (n *simulation) plainMemory(id string) uint64 {
 	return node.Memory - node.Hugepages*hugePage
 }
 
-// blocksOf are what the claims of a container have, as the state file has blocks; none where they are not prepared.
-func (n *simulation) blocksOf(uid, container string) (blocks []block) {
+// blocksOf are what the claims of a container have, as the state file has blocks; none where they are not prepared. They are contested if another
+// pod, too, has a container that names one, which started while the daemon gave no answer.
+func (n *simulation) blocksOf(uid, container string) (blocks []block, contested bool) {
 	sums := make([]uint64, len(n.scenario.Machine.Nodes))
+	var own, others []string
 	for _, p := range n.kubelet.Pods() {
 		for _, c := range p.Containers {
 			for _, name := range c.Claims {
-				if p.UID == uid && c.Spec.Name == container {
-					for _, node := range p.Claims[name].nodes {
-						sums[node] += p.Claims[name].Memory
+				switch claim := p.Claims[name]; {
+				case p.UID != uid:
+					others = append(others, claim.uid)
+				case c.Spec.Name == container:
+					own = append(own, claim.uid)
+					for _, node := range claim.nodes {
+						sums[node] += claim.Memory
 					}
 				}
 			}
@@ -63,7 +69,7 @@ func (n *simulation) blocksOf(uid, container string) (blocks []block) {
 			blocks = append(blocks, block{[]int{node}, "memory", sum})
 		}
 	}
-	return blocks
+	return blocks, slices.ContainsFunc(own, func(claim string) bool { return slices.Contains(others, claim) })
 }
 
 // onClaims looks whether containers may use the NUMA nodes of their claims, and no others.

@@ -21,7 +21,8 @@ const (
 // stateFile is what the oracles read of memory_manager_state.
 type stateFile struct {
 	Entries      map[string]map[string][]block             `json:"entries"`
-	PodEntries   map[string]struct{ MemoryBlocks []block } `json:"podEntries"`
+	PodEntries   map[string]struct{ MemoryBlocks []block } `json:"podEntries"` // of Data, which repeats the rest
+	Data         string
 	MachineState map[string]struct {
 		MemoryMap map[string]struct{ Allocatable, Reserved, Free uint64 } `json:"memoryMap"`
 	} `json:"machineState"`
@@ -42,6 +43,9 @@ func (n *simulation) stateFile() stateFile {
 	var f stateFile
 	if err == nil {
 		err = json.Unmarshal(data, &f)
+	}
+	if err == nil && f.Data != "" {
+		err = json.Unmarshal([]byte(f.Data), &f)
 	}
 	if err != nil && !os.IsNotExist(err) {
 		n.broken(nothingLeft, "the state file cannot be read: %v", err)

@@ -19,11 +19,9 @@ type raise struct {
 	high    uint64
 	stalled string    // for how long, all in all
 	seen    time.Time // last
-	changed time.Time
 	since   time.Time // when all that speaks against lowering it had passed
 	wait    time.Duration
-	kept    uint64 // what it was for some seconds last, or as wanted: others write to the file, too, which is taken back
-	down    bool   // that was more before
+	down    bool // it was more before
 }
 
 // followRaise follows the memory.high of a container that the guard may raise. It speaks against lowering that the container waits for memory, that
@@ -32,21 +30,16 @@ func (n *simulation) followRaise(s settings, p LivePod, c LiveContainer, high, w
 	now, pressure := time.Now(), keyed(n.text(c.Cgroup, "memory.pressure"), "full.total")
 	r := n.raises[c.ID]
 	if r == nil {
-		r = &raise{high: high, kept: high, wait: quietBefore}
+		r = &raise{high: high, wait: quietBefore}
 		n.raises[c.ID] = r
 	}
 	fixed := n.number(c.Cgroup, "memory.current") - n.stat(c.Cgroup, "active_file") - n.stat(c.Cgroup, "inactive_file")
 	room := less(cmp.Or(n.limit(c), n.capacity()), wanted)
-	if high > r.kept && r.down {
+	if high > r.high && r.down { // or another writer had lowered it, which was taken back
 		r.wait, r.down = min(2*r.wait, mostDoubled), false
 	}
-	if high != r.high {
-		r.changed = now
-	}
-	if now.Sub(r.changed) > 5*time.Second || near(high, wanted) {
-		r.kept, r.down = high, r.down || high < r.kept
-	}
-	if r.changed.Equal(now) || high <= wanted || near(high, wanted) || pressure != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
+	r.down = r.down || high < r.high
+	if high != r.high || high <= wanted || near(high, wanted) || pressure != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
 		r.since = now
 	}
 	r.high, r.stalled, r.seen = high, pressure, now
