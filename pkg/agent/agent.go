@@ -201,6 +201,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	a.outbox.all = true // it is unknown what an earlier run wrote
+	signal(a.restoreDue)
 	a.openStateDir(opts.StateDir, opts.KubeletState, resolved)
 	if a.recorder != nil {
 		a.recorder.Begin(a.now(), a.ledger)

@@ -884,6 +884,9 @@ func TestADryRunTakesBackWhatWasWritten(t *testing.T) {
 				n.want("before, "+f.file+" of "+f.dir, n.file(f.dir, f.file), f.written)
 			}
 			begin(n)
+			if len(n.restoreDue) == 0 {
+				t.Error("the files are left until the next periodic check")
+			}
 			n.reconcile(context.Background())
 			for _, f := range files {
 				n.want("in the dry run, "+f.file+" of "+f.dir, n.file(f.dir, f.file), f.back)
