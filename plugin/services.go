@@ -206,12 +206,8 @@ func (d *daemon) followContainers(ctx context.Context) error {
 	}
 }
 
-// claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
+// claimsDriver prepares the driver for resource claims.
 func (d *daemon) claimsDriver(sources *status.Sources) ([]part, error) {
-	if d.options.config.DryRun() {
-		d.log.Warn("dra: a dry run publishes and prepares nothing")
-		return nil, nil
-	}
 	client, err := clientFor(&d.options.apiOptions, dra.NewClient)
 	if err != nil {
 		return nil, err

@@ -683,7 +683,7 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		`{config: {requestSources: [oomscore], onTermination: Rollback}}`:                                           {[]string{"daemonsets"}, false},
 		`{config: {requestSources: [oomscore], onTermination: Keep}}`:                                               {},
 		`{config: {requestSources: [oomscore], dra: {enabled: true}}}`:                                              {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
-		`{config: {requestSources: [oomscore], dra: {enabled: true}, profile: Observe}}`:                            {}, // a dry run publishes nothing
+		`{config: {requestSources: [oomscore], dra: {enabled: true}, profile: Observe}}`:                            {[]string{"resourceclaims", "resourceslices", "nodes"}, false}, // pods end
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m}}`:                                            {[]string{"pods", "pods/eviction"}, false},
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 0}}`:                                             {},
 		`{config: {requestSources: [oomscore], evictRejectedAfter: 5m, profile: QoS, memoryManagerPolicy: Static}}`: {[]string{"pods", "pods/eviction"}, false},

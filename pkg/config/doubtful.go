@@ -97,7 +97,7 @@ func (c Config) doubtful() (warnings []string) {
 	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && c.onUnsatisfiable() == Unpinned && !c.DryRun() && c.MemoryManagerPolicy != MemoryManagerNone, "has no effect on pods without the annotation numa: required: what cannot be placed runs unpinned")
 	warn("evictRejectedAfter", c.EvictRejectedAfter > 0 && !c.Events, "without events: true only this daemon's log says why a pod was evicted")
 	warn("nodeResourceTopology", c.NodeResourceTopology && c.Profile == ProfileObserve, "has no effect: under profile Observe nothing is published")
-	warn("dra.enabled", c.DRA.Enabled && c.Profile == ProfileObserve, "has no effect: under profile Observe nothing is published for claims")
+	warn("dra.enabled", c.DRA.Enabled && c.Profile == ProfileObserve, "under profile Observe nothing is published for claims")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
 	warn("dra.publishNodeAllocatable", !c.DRA.Enabled && c.DRA.PublishNodeAllocatable, "has no effect: dra.enabled is false")
 	return warnings

@@ -19,7 +19,7 @@ func (c Config) StartKeys(next Config) (keys []string) {
 		{"evictRejectedAfter", c.EvictRejectedAfter > 0, next.EvictRejectedAfter > 0},
 		{"nodeResourceTopology", c.NodeResourceTopology, next.NodeResourceTopology},
 		{"failurePolicy", c.FailurePolicy, next.FailurePolicy},
-		{"dra.enabled", [2]bool{c.DRA.Enabled, c.publishesClaims()}, [2]bool{next.DRA.Enabled, next.publishesClaims()}},
+		{"dra.enabled", c.DRA.Enabled, next.DRA.Enabled},
 	} {
 		if key.was != key.now {
 			keys = append(keys, key.name)
@@ -27,9 +27,6 @@ func (c Config) StartKeys(next Config) (keys []string) {
 	}
 	return keys
 }
-
-// publishesClaims reports whether a daemon that starts with this configuration has a driver for claims. A dry run has none.
-func (c Config) publishesClaims() bool { return c.DRA.Enabled && c.Profile != ProfileObserve }
 
 // AsksPodAPI reports whether requestSources have the daemon ask the kubelet's pod API or the API server.
 func (c Config) AsksPodAPI() bool { return c.podAPIs() != "" }

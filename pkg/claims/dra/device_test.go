@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -149,6 +150,26 @@ func TestNoiseOfSamplesIsNotWritten(t *testing.T) {
 	view.NodeMemory = slack(at.Add(2*time.Second), 40*gi, 60*gi)
 	if !p.due(view) || p.spec(view).Devices[0].Name != "numa-1" {
 		t.Errorf("not due, or in the order %v, although node 0 has much less left", p.order)
+	}
+}
+
+// TestADryRunPublishesNothing: the claims that there are can end, and the scheduler allocates no more of them here.
+func TestADryRunPublishesNothing(t *testing.T) {
+	p := newPublisher(Options{Name: "d", Node: "n"})
+	view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}}}
+	for _, step := range []struct {
+		config config.Config
+		want   int // devices
+	}{
+		{config.Config{}, 1}, {config.Config{Profile: config.ProfileObserve}, 0}, {config.Config{}, 1}, {config.Config{RolledBack: true}, 0},
+	} {
+		view.Config.Config = step.config
+		view.Generation++
+		due := p.due(view)
+		p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
+		if devices := p.known.Spec.Devices; !due || len(devices) != step.want {
+			t.Errorf("profile %q, rolled back %t: due %t with devices %v, want %d", step.config.Profile, step.config.RolledBack, due, devices, step.want)
+		}
 	}
 }
 

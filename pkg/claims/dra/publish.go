@@ -123,12 +123,16 @@ func (p *publisher) due(view *ledger.View) bool {
 	return true
 }
 
-// spec is what the slice should be.
+// spec is what the slice should be. A dry run publishes nothing: it answers the kubelet about the claims that there are, so that their pods can end.
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
+	claimable := view.Claimable
+	if view.Config.Config.DryRun() {
+		claimable = nil
+	}
 	var order []int
 	for of := range 2 { // each tier by itself: a large node that the scheduler takes last is no reason to keep the order of the others
 		others := func(id int) bool { return tier(id, p.Machine) != of }
-		order = append(order, claims.Order(view.Claimable, view.NodeMemory, p.order, others)...)
+		order = append(order, claims.Order(claimable, view.NodeMemory, p.order, others)...)
 	}
 	p.order = order
 	wanted := view.Config.Config.DRA.PublishNodeAllocatable
@@ -138,7 +142,7 @@ func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 	return resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node,
 		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
-		Devices: sliceDevices(view.Claimable, p.Machine, p.order, wanted && p.unmapped.Load().over()),
+		Devices: sliceDevices(claimable, p.Machine, p.order, wanted && p.unmapped.Load().over()),
 	}
 }
 

@@ -70,10 +70,15 @@ func (k *Kubelet) isQuiet() bool {
 	return k.quiet
 }
 
-// EndPods ends all pods, and waits until the runtime has nothing of them any more.
-func (k *Kubelet) EndPods() {
+// EndPods ends all pods, and waits until the runtime has nothing of them any more. It returns those that have not ended within an hour.
+func (k *Kubelet) EndPods() []LivePod {
 	close(k.over)
-	<-k.finished
+	select {
+	case <-k.finished:
+		return nil
+	case <-time.After(time.Hour):
+		return k.Pods()
+	}
 }
 
 // Run lives all pods of the scenario until ctx ends; then nothing more happens.
@@ -189,6 +194,7 @@ type LivePod struct {
 	Sandboxes   []string // IDs, the newest last
 	Containers  []LiveContainer
 	Ending      bool
+	Restarts    bool                 // a container has ended before
 	Claims      map[string]heldClaim // by the name in the pod
 	Unknown     bool                 // deleted by force while the pod API was silent, which has never told of it
 }

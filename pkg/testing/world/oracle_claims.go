@@ -119,7 +119,7 @@ func (n *simulation) passedOn() (names []string) {
 func (n *simulation) claimsPassedOn() {
 	all := n.kubelet.Pods()
 	for _, p := range all {
-		waits := len(p.Claims) == 0 || len(p.Containers) > 0 || p.Ending || !n.drives()
+		waits := len(p.Claims) == 0 || len(p.Containers) > 0 || p.Restarts || p.Ending || !n.drives()
 		for _, h := range p.Claims {
 			waits = waits || len(h.devices) == 0
 			for _, other := range all {
@@ -186,6 +186,10 @@ const reservedMost = 101 * mi
 // claimsPublished compares the slice with the share of each NUMA node, or with what claims have of it if that is more. What pods have of the share
 // from before is not theirs.
 func (n *simulation) claimsPublished() {
+	have := devicesIn(n.kubelet.server.published())
+	if n.current().driver.listens.Load() && !n.settings().places() && len(have) > 0 {
+		n.broken(claimPublished, "a dry run has %v", have)
+	}
 	if !n.drives() {
 		return
 	}
@@ -193,7 +197,7 @@ func (n *simulation) claimsPublished() {
 	for _, s := range n.settings().DRA.Shares {
 		share = s.Limits["memory"]
 	}
-	file, have := n.stateFile(), devicesIn(n.kubelet.server.published())
+	file := n.stateFile()
 	for id, node := range n.scenario.Machine.Nodes {
 		if node.Memory == 0 || node.CPUs == 0 {
 			continue

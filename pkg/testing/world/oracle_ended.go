@@ -15,6 +15,7 @@ const (
 	freed       Promise = "an ended pod's allocation is free at once"
 	endsHold    Promise = "the runtime's ends never fail"
 	initsFree   Promise = "an ended init container keeps nothing once all containers of its pod run"
+	podsEnd     Promise = "every pod can end"
 	endsSoon    Promise = "the daemon ends within the half minute that it is given"
 )
 

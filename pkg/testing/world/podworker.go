@@ -629,6 +629,7 @@ func (p *pod) shown() LivePod {
 		live.Sandboxes = append(live.Sandboxes, s.Id)
 	}
 	for _, c := range p.containers {
+		live.Restarts = live.Restarts || c.backOff > 0
 		if c.running == nil {
 			continue
 		}

@@ -217,7 +217,9 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.judge(n.claimsPublished)
 	n.asShown()
 	n.startsAgain()
-	n.kubelet.EndPods()
+	for _, p := range n.kubelet.EndPods() {
+		n.broken(podsEnd, "%s has not, with claims %v", p.Name, p.Claims)
+	}
 	endPods()
 	time.Sleep(time.Minute)
 	n.judge(n.nothingLeft)

@@ -82,13 +82,13 @@ imagePullSecrets:
 {{- $sources := $c.requestSources | default (list "all") -}}
 {{- range without $sources "all" "kubelet" "apiserver" }}{{ $sources = without $sources . }}{{ end -}}
 {{- $uses := fromYaml (include "nri-memory-manager.uses" .) -}}
-{{- list $sources $uses.slices $uses.events $uses.evictions $uses.topology $uses.claims $uses.publishes ($c.failurePolicy | default "Ignore") | toJson }}
+{{- list $sources $uses.slices $uses.events $uses.evictions $uses.topology $uses.claims ($c.failurePolicy | default "Ignore") | toJson }}
 {{- end }}
 {{- end }}
 
 {{/*
 What a unit uses, by its configuration and its nodes: no sources means all that are there. A daemon with evictions has a client for them
-from its start on, and evicts where something is refused; a dry run knows claims, and publishes nothing.
+from its start on, and evicts where something is refused; a dry run releases claims, and publishes none.
 */}}
 {{- define "nri-memory-manager.uses" -}}
 {{- $config := fromYaml (include "nri-memory-manager.config" .) -}}
@@ -98,7 +98,6 @@ from its start on, and evicts where something is refused; a dry run knows claims
 {{- $dryRun := eq $profile "Observe" -}}
 {{- $evictions := not (regexMatch "^-?0?s?$" ($config.evictRejectedAfter | default "" | toString)) -}}
 {{- $claims := dig "dra" "enabled" false $config -}}
-{{- $publishes := and $claims (not $dryRun) -}}
 static: {{ $static }}
 kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
@@ -106,8 +105,7 @@ events: {{ $config.events | default false }}
 evictions: {{ $evictions }}
 evicts: {{ and $evictions $static (not $dryRun) }}
 claims: {{ $claims }}
-publishes: {{ $publishes }}
-limits: {{ and $publishes (not (dig "dra" "publishNodeAllocatable" false $config)) }}
+limits: {{ and $claims (not (dig "dra" "publishNodeAllocatable" false $config)) }}
 slices: {{ $config.resourceSlices | default false }}
 topology: {{ and $config.nodeResourceTopology (not $dryRun) | default false }}
 rollback: {{ eq ($config.onTermination | default "Keep") "Rollback" }}
