@@ -19,9 +19,14 @@ func (d drawer) claims(s *Scenario) {
 	mine := dra()
 	s.Config += mine
 	for i := range s.Faults {
-		if s.Faults[i].Kind == NewConfig && d.IntN(6) > 0 { // else claims are off from the next start on
-			s.Faults[i].Target += pick(d, mine, dra())
+		if s.Faults[i].Kind != NewConfig {
+			continue
 		}
+		next := mine // claims are not turned off while pods have some, which could not end
+		if d.IntN(6) > 0 {
+			next = pick(d, mine, dra())
+		}
+		s.Faults[i].Target += next
 	}
 	for i := range 3 + d.IntN(6) {
 		s.Pods = append(s.Pods, d.claimed(fmt.Sprint("claimed", i)))
