@@ -22,7 +22,7 @@ const (
 func (a *Agent) syncDue(ctx context.Context) {
 	a.mu.Lock()
 	session := a.session
-	if session != nil && session.sending || len(a.outbox.sync) == 0 {
+	if session == nil || session.sending || len(a.outbox.sync) == 0 { // Synchronize finds what a record lacks
 		a.mu.Unlock()
 		return
 	}

@@ -27,6 +27,9 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		c.Phase = received.State
 		c.Seen = c.Seen || found.Seen[c.Cgroup]
 		values.OOMGroup = c.Record.Values.OOMGroup // this file is not read
+		if len(received.Resources.Unified) == 0 {
+			values = c.Record.Values
+		}
 		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
 		c.Record.Unsure = c.Record.unsure(received.Resources)
 		c.Own = c.Own || files.Own

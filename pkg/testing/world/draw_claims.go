@@ -22,11 +22,12 @@ func (d drawer) claims(s *Scenario) {
 		if s.Faults[i].Kind != NewConfig {
 			continue
 		}
-		next := mine // claims are not turned off while pods have some, which could not end
+		next := mine
 		if d.IntN(6) > 0 {
 			next = pick(d, mine, dra())
 		}
-		s.Faults[i].Target += next
+		// Claims are not turned off while pods have some, which could not end.
+		s.Faults[i].Target = strings.NewReplacer("memoryManagerPolicy: None\n", "", "profile: QoS\n", "").Replace(s.Faults[i].Target) + next
 	}
 	for i := range 3 + d.IntN(6) {
 		s.Pods = append(s.Pods, d.claimed(fmt.Sprint("claimed", i)))
