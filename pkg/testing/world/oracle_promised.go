@@ -239,7 +239,7 @@ func (n *simulation) pinned() {
 			continue
 		}
 		for _, c := range p.Containers {
-			if len(c.Claims) > 0 {
+			if len(c.Claims) > 0 || !n.runs(c) {
 				continue
 			}
 			mems := n.text(c.Cgroup, "cpuset.mems")
