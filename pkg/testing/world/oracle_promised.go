@@ -234,6 +234,10 @@ func (n *simulation) pinned() {
 	if !slices.Contains([]string{"restricted", "single-numa-node"}, s.Policy) || !s.places() || s.OnFull == "Unpinned" {
 		return
 	}
+	// A pod keeps what it was allocated under another policy.
+	single := strings.Contains(n.scenario.Config, "single-numa-node") && !slices.ContainsFunc(n.scenario.Faults, func(f Fault) bool {
+		return f.Kind == NewConfig && !strings.Contains(f.Target, "single-numa-node")
+	})
 	for _, p := range n.kubelet.Pods() {
 		if p.Class != "Guaranteed" || p.PodLevel() || s.wish(p, "numa") != "" {
 			continue
@@ -246,10 +250,10 @@ func (n *simulation) pinned() {
 			if mems == "" && !c.Since.Before(n.placed) {
 				n.broken(pinned, "%s/%s has no cpuset.mems", p.Name, c.ID)
 			}
-			if s.Policy == "single-numa-node" && strings.ContainsAny(mems, ",-") && !c.Since.Before(n.placed) {
+			if single && strings.ContainsAny(mems, ",-") && !c.Since.Before(n.placed) {
 				n.broken(pinned, "%s/%s has cpuset.mems %s under single-numa-node", p.Name, c.ID, mems)
 			}
-			if want := n.nearest(c.CPUs); s.Policy == "single-numa-node" && len(p.Pod.Containers) == 1 && want != "" && mems != want && !c.Since.Before(n.placed) {
+			if want := n.nearest(c.CPUs); single && len(p.Pod.Containers) == 1 && want != "" && mems != want && !c.Since.Before(n.placed) {
 				n.broken(nearest, "%s/%s has CPUs %v and cpuset.mems %s, want %s", p.Name, c.ID, c.CPUs, mems, want)
 			}
 		}
