@@ -148,6 +148,7 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 		event.apply(l)
 		for _, p := range l.step.changed {
 			l.releaseInits(p)
+			l.placeParts(p)
 		}
 		l.fitPendingResizes()
 		l.reportAnnotations()

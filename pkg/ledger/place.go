@@ -139,8 +139,9 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 }
 
 // placeBack allocates a container where it was allocated before, if there is room: a configuration had taken the allocation, and is taken back.
+// A pod whose other containers have kept allocations of their own is allocated as a whole where these are.
 func (l *Ledger) placeBack(c *container) bool {
-	if c.Had.Empty() || c.Resources.Mems != "" {
+	if c.Had.Empty() || c.Resources.Mems != "" || l.asWhole(c.pod) && l.hasOnlyParts(c.pod) {
 		return false
 	}
 	placement, err := l.allocateOn(c, c.Had)

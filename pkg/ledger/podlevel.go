@@ -27,6 +27,11 @@ func (l *Ledger) asWhole(p *pod) bool {
 		options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns
 }
 
+// hasOnlyParts reports whether containers of a pod have allocations, but not the pod as a whole.
+func (l *Ledger) hasOnlyParts(p *pod) bool {
+	return l.manager.PodBlocks(p.Key()) == nil && len(l.manager.Allocations(p.Key()).Entries) > 0
+}
+
 // unpinnableOfPodLevel says why a container of a pod with pod-level resources has no allocation; "" if it may have one.
 func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	switch {
@@ -103,6 +108,21 @@ func (l *Ledger) allocateWholeOn(c *container, nodes nodeset.Set) (memorymanager
 	part, err := l.manager.Admit(l.managerContainer(c))
 	part.Overcommitted = whole.Overcommitted
 	return part, err
+}
+
+// placeParts places the containers that began to run before their pod was allocated as a whole.
+func (l *Ledger) placeParts(p *pod) {
+	if l.manager == nil || !l.asWhole(p) || l.manager.PodBlocks(p.Key()) == nil {
+		return
+	}
+	for _, c := range p.containers {
+		if blocks := l.blocks(c); blocks == nil || !c.alive() || c.ByKubelet || c.Nodes == nodesOf(blocks) || l.unpinnable(c) != "" {
+			continue
+		}
+		if part, err := l.manager.Admit(l.managerContainer(c)); err == nil {
+			l.assign(c, assignment{Placement: Placement{Pinning: l.howPlaced(p, part)}.withAllocation(part)})
+		}
+	}
 }
 
 // reallocatePod allocates the containers of a pod again, after it was found whether the pod has pod-level resources.

@@ -74,6 +74,10 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`, "", ""},
 			": not pinned: the pod's resources are its own, not its containers' (pod-level resources)", "", ""},
 		"known later, without a Memory Manager": {whole + "restricted\nmemoryManagerPolicy: None", []Event{claimed(web, "main", 2*gi), later},
 			": not pinned: memoryManagerPolicy is None", "", ""},
+		"placed with another container of it, after it found no room": {whole + "single-numa-node\nonUnsatisfiable: Unpinned", []Event{
+			claimed(claimPod("one", ""), "main", 12*gi), claimed(claimPod("two", ""), "main", 12*gi), create(web, 6*gi, main, side),
+			StartContainer{Pod: web, Container: claimed(web, "main", 2*gi).Container}, EndPod{Pod: claimPod("two", ""), Gone: true}, claimed(web, "side", 6*gi)},
+			"1: pinned under single-numa-node" + withPod, "1: 6Gi of memory", ""},
 		"found": {whole + "restricted", []Event{found("1")},
 			"1: found pinned", "1: 6Gi of memory", "container found pinned: its memory is allocated where it is"},
 		"found on nodes that are not there": {whole + "restricted", []Event{found("5")},
@@ -144,6 +148,27 @@ func TestAPodWithResourcesOfItsOwnIsPlacedBackWhole(t *testing.T) {
 				t.Error("a node has more allocated than it has")
 			}
 		})
+	}
+}
+
+// A pod whose containers were allocated one by one is allocated where they are when the scope becomes the pod, although one of them was
+// on nodes that another pod has now.
+func TestAPodIsAllocatedAsAWholeWhereItsContainersAre(t *testing.T) {
+	const gi = claimGi
+	const own, whole = "podLevelResourceManagers: true\ntopologyManagerPolicy: restricted\n", "podLevelResourceManagers: true\ntopologyManagerPolicy: restricted\ntopologyManagerScope: pod\n"
+	web, budget := claimPod("web", ""), 12*gi
+	info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget,
+		Containers: []pods.Container{{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, {Name: "side"}}}}
+	main := claimed(web, "main", 2*gi)
+	main.PodInfo = info
+	l := newLedger(t, whole)
+	runs(t, l, main, claimed(web, "side", budget))
+	l.after(Reconfigure{Config: resolve(t, l, "memoryManagerPolicy: None")}, Reconfigure{Config: resolve(t, l, own)},
+		claimed(annotated(claimPod("later", ""), "numa", "preferred"), "app", 8*gi), Reconfigure{Config: resolve(t, l, whole)})
+	for _, c := range l.pods["web"].containers {
+		if has := nodesOf(l.blocks(c)); c.Nodes != nodeset.Of(0) || has != c.Nodes {
+			t.Errorf("%s has nodes %s, %s, and is allocated on %s", c.Name, c.Nodes, c.Pinning, has)
+		}
 	}
 }
 
