@@ -25,14 +25,15 @@ func (a *Agent) changeClaim(ctx context.Context, change ledger.Event) error {
 }
 
 // OnUnreserved sets a function that the agent calls before it creates a container with a claim that was not reserved for the container's pod
-// when it was prepared: if a claim passes from one pod to another, the kubelet does not prepare it again.
+// when it was prepared, and periodically while one runs without it: if a claim passes from one pod to another, the kubelet does not prepare
+// it again.
 func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim claims.Claim)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rereadClaim = reread
 }
 
-// rereadTimeout bounds reading the claims of a new container again.
+// rereadTimeout bounds reading the claims of a new container, or of all that run without theirs, again.
 const rereadTimeout = 500 * time.Millisecond
 
 // rereadClaims reads claims again and prepares them as they are now.

@@ -14,8 +14,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// reconcile is the periodic check for what events and inotify may have missed: pods that ended, limits that differ from the last update, and
-// cgroups that could not be written.
+// reconcile is the periodic check for what events and inotify may have missed: pods that ended, limits that differ from the last update,
+// claims that have passed to another pod, and cgroups that could not be written.
 func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
 	var told map[string]bool // nil in a dry run: the protector does not run
@@ -36,7 +36,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	if a.observePlaces(ctx, places); ctx.Err() != nil {
 		return
 	}
-	a.logNotes(a.step(ledger.FinishUpdate{}).Notes)
+	a.logNotes(a.decide(ctx, ledger.FinishUpdate{}, nil).Notes)
 	for _, dir := range a.protector.Unwritable() {
 		a.step(ledger.Resend{Cgroup: dir})
 	}

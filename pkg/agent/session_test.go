@@ -116,6 +116,28 @@ func lateCreate(n *node) (web Pod, try func(id string) Container, prepare func(p
 	return web, try, prepare, done, giveUp, func() { close(gate) }
 }
 
+// A container that is created while the plugin is away is placed by its claim, although that was another pod's when it was prepared.
+func TestAClaimThatPassedOnWhileThePluginWasAway(t *testing.T) {
+	n := newNode(t, "dra: {enabled: true}")
+	n.sync(nil, nil)
+	web, claim := n.pod("web", memoryqos.Guaranteed), claimOn(1, 2*gi)
+	if err := n.PrepareClaim(context.Background(), claim); err != nil {
+		t.Fatal(err)
+	}
+	n.OnUnreserved(func(ctx context.Context, unreserved claims.Claim) {
+		unreserved.Pods = []string{web.UID}
+		if err := n.PrepareClaim(ctx, unreserved); err != nil {
+			t.Error(err)
+		}
+	})
+	c := ofPod(web, "app", 2*gi)
+	c.State, c.Claims = Running, []claims.Ref{{UID: claim.UID}}
+	n.mkdir(c.CgroupsPath)
+	n.sync([]Pod{web}, []Container{c})
+	n.reconcile(context.Background())
+	n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "1")
+}
+
 // A create that goes on after the runtime has given it up, or after the kubelet's next try, changes nothing of that.
 func TestALateCreateDecidesNothing(t *testing.T) {
 	for name, gone := range map[string]struct{ givenUp, removed, restarted bool }{

@@ -133,6 +133,10 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 		}
 	case SyncContainers:
 		n.Usage = l.cgroupsToMove(e)
+	case FinishUpdate:
+		if g.asked == 0 && e.ID == "" {
+			n.forWaiting(l)
+		}
 	case PrepareClaim:
 		n.forClaim(l, g, e.Claim.UID)
 	case UnprepareClaim:
@@ -224,6 +228,17 @@ func (n *Needs) forContainer(l *Ledger, g *Gathered, pod Pod, c Container) bool 
 		n.LimitOf, n.Siblings = path.Pod, p.siblings(c.Name)
 	}
 	return true
+}
+
+// forWaiting asks for the claims of containers that run without them: these were created without an answer.
+func (n *Needs) forWaiting(l *Ledger) {
+	for _, p := range l.living {
+		for _, c := range p.containers {
+			if c.alive() && !c.HasClaims {
+				n.Claims = append(n.Claims, l.state.Claims.Unreserved(c.Claims, p.UID)...)
+			}
+		}
+	}
 }
 
 func (n *Needs) forCreate(l *Ledger, g *Gathered, e CreateContainer) {

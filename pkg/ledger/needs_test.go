@@ -82,6 +82,7 @@ func TestWhatAnEventNeeds(t *testing.T) {
 			g.Devices = map[string][]topologymanager.Device{"main": {topologymanager.NewDevice("gpu", "a", "test", nodeset.Of(1))}}
 		}, want: []string{"annotations " + first, "sample mems"}},
 		"a claim of another pod's":    {yaml: "dra: {enabled: true}", before: []Event{PrepareClaim{Claim: claims.Claim{UID: "claim", Namespace: "ns", Name: "claim", Pods: []string{"old"}, Parts: claim.Parts}}}, event: with(claimed(web, "main", claimGi), func(c *Container) { c.Claims = []claims.Ref{ref} }), want: []string{"annotations " + first + " claims", "limit"}},
+		"a look at one that waits":    {yaml: "dra: {enabled: true}", before: []Event{PrepareClaim{Claim: claims.Claim{UID: "claim", Namespace: "ns", Name: "claim", Pods: []string{"old"}, Parts: claim.Parts}}, StartContainer{Pod: known, Container: with(claimed(known, "main", claimGi), func(c *Container) { c.Claims = []claims.Ref{ref} }).Container}}, event: FinishUpdate{}, want: []string{"claims"}},
 		"while a pod ends":            {before: append(running[:2:2], EndPod{Pod: known}), event: claimed(claimPod("other", ""), "main", claimGi), want: []string{"annotations " + first + " ended", "limit"}},
 		"any event while a pod ends":  {before: append(running[:2:2], EndPod{Pod: known}), want: []string{"ended", "ended"}},
 		"of a pod that has ended":     {before: append(running[:2:2], EndPod{Pod: known, Gone: true}), event: claimed(known, "main", claimGi)},

@@ -69,6 +69,7 @@ type Driver struct {
 	publisher *publisher
 	specs     specifications
 	changes   sync.Map // channels by the UID of a claim that is being changed, closed when that is over
+	warned    sync.Map // errors' texts by the UID of a claim
 }
 
 // New returns a driver.
@@ -224,14 +225,23 @@ func (d *Driver) release(ctx context.Context, uid string) error {
 	if err := d.Ledger.UnprepareClaim(ctx, uid); err != nil {
 		return err
 	}
+	d.warned.Delete(uid)
 	return d.specs.remove(uid)
 }
 
 // Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
 // preparing it again.
 func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
-	if _, err := d.prepare(ctx, claim); err != nil {
-		d.Log.WithError(err).Warn("a resource claim cannot be read again")
+	_, err := d.prepare(ctx, claim)
+	d.warn(claim.UID, "a resource claim cannot be read again", err)
+}
+
+// warn says once why a claim cannot be what the API server has, however often that is tried. nil is its end.
+func (d *Driver) warn(uid, text string, err error) {
+	if err == nil {
+		d.warned.Delete(uid)
+	} else if before, _ := d.warned.Swap(uid, err.Error()); before != err.Error() {
+		d.Log.WithError(err).WithField("uid", uid).Warn(text)
 	}
 }
 
@@ -252,22 +262,23 @@ func (d *Driver) settle(ctx context.Context) {
 		case <-time.After(synchronizedEvery):
 		}
 	}
-	for done := false; !done; {
-		done = true
-		for _, uid := range d.specs.uids() {
-			if err := d.settleOne(ctx, uid); err != nil {
-				done = false
-				d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start keeps its allocation for now")
-			}
-		}
-		if !done {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(settleRetry + rand.N(settleRetry/5)):
-			}
+	for !d.settleAll(ctx) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settleRetry + rand.N(settleRetry/5)):
 		}
 	}
+}
+
+func (d *Driver) settleAll(ctx context.Context) (done bool) {
+	done = true
+	for _, uid := range d.specs.uids() {
+		err := d.settleOne(ctx, uid)
+		d.warn(uid, "a resource claim from before this start keeps its allocation for now", err)
+		done = done && err == nil
+	}
+	return done
 }
 
 func (d *Driver) settleOne(ctx context.Context, uid string) error {

@@ -145,6 +145,36 @@ func TestARecordThatCannotBeReadStays(t *testing.T) {
 	}
 }
 
+// Why a claim keeps its allocation for now is said once, and again after it changed.
+func TestWhyAClaimIsNotSettledIsSaidOnce(t *testing.T) {
+	d, _ := testDriver(t)
+	log, logged := logtest.NewNullLogger()
+	d.Log = log
+	claim := named("kept")
+	if _, err := d.prepare(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	path := d.specs.path(claim.UID)
+	for _, step := range []struct {
+		from, to string
+		done     bool
+		lines    int
+	}{{path, path + ".kept", false, 1}, {"", "", false, 1}, {path + ".kept", path, true, 1}, {path, path + ".kept", false, 2}} {
+		if step.from == path {
+			if err := errors.Join(os.Rename(path, step.to), os.Symlink(path, path)); err != nil {
+				t.Fatal(err)
+			}
+		} else if step.from != "" {
+			if err := os.Rename(step.from, path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if done := d.settleAll(t.Context()); done != step.done || len(logged.Entries) != step.lines {
+			t.Errorf("%+v: done %v, %d lines", step, done, len(logged.Entries))
+		}
+	}
+}
+
 // A disk that hangs holds up the caller no longer than that has time, and the next change of the claim waits for it.
 func TestADiskThatHangs(t *testing.T) {
 	d, l := testDriver(t)
