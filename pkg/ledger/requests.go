@@ -67,10 +67,14 @@ func (l *Ledger) learnRoles(p *pod) {
 }
 
 // request returns the request of a Guaranteed container: its own memory limit, which equals its memory request, and its huge pages. In a
-// pod with pod-level resources it is ownRequest, because the limit may be the pod's. Memory from resource claims is not included.
+// pod with pod-level resources it is ownRequest, because the limit may be the pod's; of a resize, the spec may know first. Memory from
+// resource claims is not included.
 func request(c *container) memorymanager.Request {
 	if p := c.pod; p.Info != nil && p.Info.PodLevel() {
 		spec, _ := p.Info.Container(c.Name)
+		if c.Limit > 0 {
+			spec.Request = min(spec.Request, c.Limit)
+		}
 		return ownRequest(spec)
 	}
 	wanted := make(memorymanager.Request, 0, 1+len(c.Resources.Hugepages))
