@@ -100,7 +100,10 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 func (l *Ledger) placeWaiting() {
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if c.alive() && !c.HasClaims && len(c.Claims) > 0 {
+			if !c.alive() || c.HasClaims || len(c.Claims) == 0 {
+				continue
+			}
+			if _, err := l.resolveClaims(c); err == nil || c.Phase != Creating { // in a dry run, its refusal has been counted
 				l.change(p)
 				_ = l.place(c) // a running container is never refused
 			}

@@ -576,6 +576,19 @@ func TestAContainerThatRunsGetsItsClaimLater(t *testing.T) {
 	}
 }
 
+// A dry run counts a container that would be refused once, however many pods end until it starts, and places it when its claim is prepared.
+func TestADryRunCountsARefusedContainerOnce(t *testing.T) {
+	l, other := newLedger(t, "dra: {enabled: true}\nprofile: Observe"), claimPod("other", "")
+	l.after(claimed(claimPod("web", ""), "main", claimGi, claims.Ref{UID: "uid-a"}), RunPod{Pod: other}, EndPod{Pod: other, Gone: true})
+	if count, shown := l.state.Counters.Unpinned[ClaimNotPrepared.String()], l.View().Rejections; count != 1 || len(shown) != 1 {
+		t.Errorf("%d are counted, shown: %+v", count, shown)
+	}
+	effects := l.after(PrepareClaim{claimOf("a", []string{"web"}, on(1, claimGi))})
+	if got := placed(l, effects, "web", "main"); got != "1: pinned by resource claim default/a" {
+		t.Errorf("with its claim: %s", got)
+	}
+}
+
 // A container that waits for a claim in use does not get it between two runs of a container that has it: that one would be refused from then on.
 func TestAContainerKeepsItsClaimOverARestart(t *testing.T) {
 	ref := claims.Ref{UID: "uid-a"}
