@@ -232,7 +232,14 @@ func (d *Driver) release(ctx context.Context, uid string) error {
 // Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
 // preparing it again.
 func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
-	_, err := d.prepare(ctx, claim)
+	err := d.change(ctx, claim.UID, func() error {
+		_, err := d.specs.read(claim.UID)
+		if errors.Is(err, fs.ErrNotExist) { // released meanwhile
+			return nil
+		}
+		_, err = d.allocate(ctx, claim)
+		return err
+	})
 	d.warn(claim.UID, "a resource claim cannot be read again", err)
 }
 

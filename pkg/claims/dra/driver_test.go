@@ -175,6 +175,24 @@ func TestWhyAClaimIsNotSettledIsSaidOnce(t *testing.T) {
 	}
 }
 
+// A claim that is released before it is read again stays released: nobody would release it once more.
+func TestAReleasedClaimIsNotReadAgain(t *testing.T) {
+	d, l := testDriver(t)
+	claim, err := d.prepare(t.Context(), named("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Reread(t.Context(), claim); l.prepared[claim.UID] == nil {
+		t.Error("it is lost")
+	}
+	if err := d.unprepare(t.Context(), claim.UID); err != nil {
+		t.Fatal(err)
+	}
+	if d.Reread(t.Context(), claim); len(l.prepared)+len(d.specs.uids()) > 0 {
+		t.Errorf("%v and %v are left", l.prepared, d.specs.uids())
+	}
+}
+
 // A disk that hangs holds up the caller no longer than that has time, and the next change of the claim waits for it.
 func TestADiskThatHangs(t *testing.T) {
 	d, l := testDriver(t)
