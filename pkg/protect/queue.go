@@ -75,6 +75,9 @@ func (p *Protector) enqueue(c change) {
 	}
 	next := &unitValues{unit: unit, values: map[cgroup.Knob]uint64{}}
 	if before := p.systemd.waiting[c.row]; before != nil {
+		if value, queued := before.values[c.knob()]; queued && value == c.file().want { // perhaps its call is under way
+			return
+		}
 		maps.Copy(next.values, before.values)
 		next.failures = before.failures
 	}

@@ -81,3 +81,23 @@ func TestWhatSystemdWritesAgainIsRestoredAgain(t *testing.T) {
 		put(t, n.Root(), map[string]string{sliceG + "/memory.min": "10\n"}) // a reload, as systemd has not received the default
 	}
 }
+
+// A rollback repeats RestoreAll until all is restored. A systemd that takes longer for a call than that has confirmed the call all the same.
+func TestWhatIsQueuedAgainDuringItsCallIsConfirmed(t *testing.T) {
+	u := &units{hangs: make(chan struct{}), began: make(chan string, 100)}
+	n := newNode(t, u, sliceG)
+	target := cgroup.Target{Cgroup: sliceG, Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: minimum(10)}
+	if err := n.applyPart(t.Context(), []cgroup.Target{target}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // during the call for 10, and during the one for the default
+		<-u.began
+		n.RestoreAll(n.Journaled())
+		if err := n.Apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		u.hangs <- struct{}{}
+	}
+	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
+	wantWrites(t, u.taken(), "kubepods-podg.slice memory.min=10", "kubepods-podg.slice memory.min=0")
+}
