@@ -154,6 +154,7 @@ func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error
 		return err
 	}
 	c.Linux.Resources, c.Linux.OomScoreAdj, c.Annotations = adjusted.Linux.Resources, adjusted.Linux.OomScoreAdj, adjusted.Annotations
+	r.created(pod, c)
 	time.Sleep(time.Duration(r.kind.Creates))
 	if err = r.fails(OCIFails); err == nil {
 		err = r.record.Create(c)

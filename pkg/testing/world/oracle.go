@@ -85,6 +85,7 @@ func (n *simulation) always() {
 	n.makersFirst()
 	n.readsLittle()
 	n.scores()
+	n.synced()
 }
 
 // quiet is what holds once nothing has gone wrong for a while.

@@ -65,16 +65,20 @@ func (unixPipe) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
 func (unixPipe) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
 // get asks the daemon.
-func (a *admin) get(path string) ([]byte, error) {
+func (a *admin) get(path string) ([]byte, error) { return a.ask(http.MethodGet, path) }
+
+func (a *admin) ask(method, path string) ([]byte, error) {
 	transport := &http.Transport{DialContext: a.dial, DisableKeepAlives: true}
 	client := http.Client{Transport: transport, Timeout: 30 * time.Second}
-	reply, err := client.Get("http://localhost" + path)
+	request, err := http.NewRequest(method, "http://localhost"+path, nil)
+	must(err)
+	reply, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	defer reply.Body.Close()
 	if reply.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET %s: %s", path, reply.Status)
+		return nil, fmt.Errorf("%s %s: %s", method, path, reply.Status)
 	}
 	return io.ReadAll(reply.Body)
 }

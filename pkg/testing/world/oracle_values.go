@@ -54,7 +54,11 @@ func (n *simulation) settings() settings {
 		must(yaml.Unmarshal([]byte(n.config), &s))
 		n.read.text, n.read.settings = n.config, &s
 	}
-	return *n.read.settings
+	s := *n.read.settings
+	if n.back {
+		s.Profile = "Observe"
+	}
+	return s
 }
 
 // writes reports whether the configuration has the daemon write memory values.

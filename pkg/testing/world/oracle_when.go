@@ -21,7 +21,7 @@ var (
 		NRIAway: 5 * time.Second}
 	kernelSlow = map[string]time.Duration{SlowReads: 5 * time.Second, SlowWrites: 10 * time.Second, HangingWrites: 2 * time.Second, FailingWrites: 12 * time.Second,
 		WatchesRefused: 12 * time.Second, LateAnswers: 5 * time.Second, OpensFail: 12 * time.Second, OCIFails: 12 * time.Second}
-	changed = map[string]time.Duration{NewConfig: 0, Reset: 0}
+	changed = map[string]time.Duration{NewConfig: 0, Reset: 0, RolledBack: 0}
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
 	// A dry run looks every 10 s at what systemd has not confirmed.
 	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
@@ -44,6 +44,12 @@ var promises = map[Promise]bound{
 	freed:     {5 * time.Second, together(away, kernelSlow, disk, silence)},
 
 	covered: {0, together(away, kernelSlow)},
+
+	onDisk:       {0, together(away, disk)},
+	beforeAnswer: {0, together(away, disk, map[string]time.Duration{OCIFails: 0})},
+	beforeWrite:  {0, together(away, disk)},
+	answered:     {0, aMinute(away, kernelSlow)},
+	besideDisk:   {0, map[string]time.Duration{DiskHangs: 2 * time.Second}},
 
 	// A daemon whose disk hangs says what it knows once that answers, if it still runs then.
 	verdictEach: {0, aMinute(away, kernelSlow, changed, silence, map[string]time.Duration{QueueOverflow: 0, DiskFails: 0})},

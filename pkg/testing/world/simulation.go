@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/nri/pkg/api"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
@@ -78,6 +79,8 @@ type simulation struct {
 	summed  []byte            // the state file that was added up last
 	repairs map[repair]uint64 // of what others have changed
 	raises  map[string]*raise // by container ID
+	back    bool              // the daemon is rolled back
+	waited  time.Time         // when the first event came that waited for the disk that hangs now; one comes after the other
 
 	gaps   []gap // of the last look
 	lives  []*life
@@ -87,8 +90,9 @@ type simulation struct {
 
 	judging sync.Mutex // held while the oracles look, which takes no virtual time
 
-	mu     sync.Mutex // guards lives, config and report
-	report Report
+	mu       sync.Mutex // guards lives, config, report and unsynced
+	report   Report
+	unsynced unsynced
 }
 
 // life is one process of the daemon.
@@ -127,7 +131,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
 		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
-			repairs: map[repair]uint64{}, raises: map[string]*raise{}}
+			repairs: map[repair]uint64{}, raises: map[string]*raise{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
 		n.run(&seconds)
 		report = &n.report
 	})
@@ -190,6 +194,8 @@ func (n *simulation) run(seconds *atomic.Int64) {
 		n.kubelet.server = newAPIServer(n.trouble, n.scenario.APIServer == "lists")
 		defer n.kubelet.server.server.Close()
 	}
+	n.runtime.answered = n.answered
+	n.runtime.created = func(pod *api.PodSandbox, c *api.Container) { n.judge(func() { n.created(pod, c) }) }
 	n.runtime.fails, n.runtime.cdi = n.trouble.failing, func() string { return n.current().cdi() }
 	n.kubelet.driver, n.kubelet.answered = func(ctx context.Context) (net.Conn, error) { return n.current().dialDriver(ctx, n.trouble) }, func(began time.Time, claim heldClaim, err error) {
 		n.judge(func() { n.prepareAnswered(began, claim, err) })
@@ -216,6 +222,7 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.judge(n.quiet)
 	n.judge(n.claimsPublished)
 	n.asShown()
+	n.rollsBack()
 	n.startsAgain()
 	for _, p := range n.kubelet.EndPods() {
 		n.broken(podsEnd, "%s has not, with claims %v", p.Name, p.Claims)
@@ -401,7 +408,7 @@ func (n *simulation) end(kill bool) {
 }
 
 // disk comes before each system call that changes a file.
-func (n *simulation) disk(_, path string, _ []byte) error {
+func (n *simulation) disk(call, path string, _ []byte) error {
 	n.mu.Lock()
 	lives := n.lives
 	n.mu.Unlock()
@@ -416,6 +423,9 @@ func (n *simulation) disk(_, path string, _ []byte) error {
 			if l.killed.Load() {
 				return errKilled
 			}
+			n.mu.Lock()
+			n.unsynced.changes(call, path)
+			n.mu.Unlock()
 		}
 	}
 	return nil
