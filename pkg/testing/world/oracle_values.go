@@ -145,6 +145,7 @@ func (n *simulation) valuesAsAsked(see seer) {
 		}
 	}
 	kubepods := n.values(n.kubelet.Parent("Guaranteed"))
+	want.min += want.low // kubepods keeps the rest of the node from all that is protected below it
 	for cgroup, want := range map[string]memoryQoS{n.kubelet.Parent("Guaranteed"): want, n.kubelet.Parent("Burstable"): burstable} {
 		// memory.low protects no less than memory.min does: what is promised hard below may be promised soft above.
 		have := n.values(cgroup)
