@@ -36,6 +36,9 @@ func (d drawer) guarded(s *Scenario) {
 		request := limit / pick[uint64](d, 4, 8) &^ (page - 1) // so that memory.high is well below what it wants
 		at, grown := d.between(5*time.Second, 2*time.Minute), d.between(40*time.Second, 2*time.Minute)
 		heap := Program{Heap: limit - limit/pick[uint64](d, 25, 50), Rate: limit / 20, Falls: Duration(grown)}
+		if i == 1 && s.Seed%2 == 0 { // page cache has the room that the heap leaves
+			heap.Cache, heap.CacheRate = limit/4*3, limit/50
+		}
 		p := Pod{Name: fmt.Sprintf("falls%d", i), Namespace: pick(d, "shop", "data"), Class: "Burstable", At: d.when(at),
 			Containers: []Container{{Name: "app", Kind: "app", Request: request, Limit: limit, Lives: []Program{heap}}}}
 		if d.oneIn(4) {

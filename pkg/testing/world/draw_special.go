@@ -66,6 +66,18 @@ func (d drawer) others(s *Scenario) {
 	}
 }
 
+// contested has another writer come back to the same files after more than ten minutes in a third of the scenarios.
+func (d drawer) contested(s *Scenario) {
+	d.Rand = draws(s.Seed, "a writer that comes back")
+	if !d.oneIn(3) {
+		return
+	}
+	level, at := pick(d, "kubepods", "kubepods", "pod", "container"), d.between(40*time.Second, d.length-10*time.Minute-30*time.Second)
+	for _, after := range []time.Duration{0, 10*time.Minute + 5*time.Second} {
+		s.Faults = append(s.Faults, Fault{At: d.when(at + after), Kind: Overwritten, Target: level})
+	}
+}
+
 // more adds pods with resources of their own to half of the scenarios, heaps that begin to grow late in a third of what reads or writes files, and
 // has the node's own processes leave little of every sixth machine.
 func (d drawer) more(s *Scenario) {
