@@ -151,6 +151,7 @@ func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error
 		return nil
 	})
 	if err != nil {
+		r.refused(pod, c, err)
 		return err
 	}
 	c.Linux.Resources, c.Linux.OomScoreAdj, c.Annotations = adjusted.Linux.Resources, adjusted.Linux.OomScoreAdj, adjusted.Annotations

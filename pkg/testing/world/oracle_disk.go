@@ -55,7 +55,10 @@ func (n *simulation) synced() {
 	for what, files := range map[string]map[string]time.Time{"content": n.unsynced.contents, "name": n.unsynced.names} {
 		for path, since := range files {
 			name, mine := strings.CutPrefix(path, state+"/")
-			if mine && name != "knobs.json" && !strings.HasSuffix(name, ".tmp") && now.Sub(latest(since, calm)) > within {
+			if !mine || name == "knobs.json" || strings.HasSuffix(name, ".tmp") || now.Sub(latest(since, calm)) <= within {
+				continue
+			}
+			if _, err := os.Lstat(path); err == nil { // else it was removed
 				late = append(late, what+" of "+name)
 			}
 		}

@@ -45,7 +45,11 @@ func (n *simulation) blames() {
 				continue
 			}
 			for _, use := range kill.Users {
-				if v.Culprit.is(use) && !use.Outside && use.Over()+blameMargin+kill.Doubt < kill.Culprit.Over() {
+				over := use.Over()
+				if use.Outside { // at most
+					over = use.Used
+				}
+				if v.Culprit.is(use) && over+blameMargin+kill.Doubt < kill.Culprit.Over() {
 					n.broken(blamed, "%s/%s, killed at %s at the level %s: it blames %+v, which has %dMi of %dMi; %s has %dMi of %dMi", kill.Victim.Pod, kill.Victim.Container,
 						kill.At.Sub(n.began).Round(time.Millisecond), kill.Level, v.Culprit, use.Used/mi, use.Share/mi, kill.Culprit.Pod, kill.Culprit.Used/mi, kill.Culprit.Share/mi)
 				}

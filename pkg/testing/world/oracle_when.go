@@ -47,6 +47,7 @@ var promises = map[Promise]bound{
 
 	onDisk:       {0, together(away, disk)},
 	beforeAnswer: {0, together(away, disk, map[string]time.Duration{OCIFails: 0})},
+	granted:      {0, aMinute(away, kernelSlow, changed, silence, disk)},
 	beforeWrite:  {0, together(away, disk)},
 	answered:     {0, aMinute(away, kernelSlow)},
 	besideDisk:   {0, map[string]time.Duration{DiskHangs: 2 * time.Second}},

@@ -37,6 +37,7 @@ type ContainerRuntime struct {
 	// answered is called after each event that a plugin was sent, and created before a container is made as plugins have it.
 	answered func(event api.Event, subject string, began time.Time)
 	created  func(*api.PodSandbox, *api.Container)
+	refused  func(*api.PodSandbox, *api.Container, error) // by a plugin, to be created
 
 	accepting lock // one plugin registers at a time
 	turn      lock // one request at a time, as in both runtimes; guards what follows
@@ -93,7 +94,7 @@ var errAway = errors.New("the container runtime is down")
 // NewRuntime returns a runtime that nothing runs on yet.
 func NewRuntime(k processes, r Runtime, systemd bool) *ContainerRuntime {
 	return &ContainerRuntime{
-		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, created: func(*api.PodSandbox, *api.Container) {}, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
+		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, created: func(*api.PodSandbox, *api.Container) {}, refused: func(*api.PodSandbox, *api.Container, error) {}, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
 		accepting: make(lock, 1), turn: make(lock, 1), running: map[string]*task{},
 		record: cri.Record{CRIO: r.Name == "cri-o", Crun: r.Crun, Cgroups: k},
 		calls:  Calls{Count: map[string]int{}, Worst: map[string]time.Duration{}},

@@ -196,6 +196,9 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	}
 	n.runtime.answered = n.answered
 	n.runtime.created = func(pod *api.PodSandbox, c *api.Container) { n.judge(func() { n.created(pod, c) }) }
+	n.runtime.refused = func(pod *api.PodSandbox, c *api.Container, reason error) {
+		n.judge(func() { n.refused(pod, c, reason) })
+	}
 	n.runtime.fails, n.runtime.cdi = n.trouble.failing, func() string { return n.current().cdi() }
 	n.kubelet.driver, n.kubelet.answered = func(ctx context.Context) (net.Conn, error) { return n.current().dialDriver(ctx, n.trouble) }, func(began time.Time, claim heldClaim, err error) {
 		n.judge(func() { n.prepareAnswered(began, claim, err) })
