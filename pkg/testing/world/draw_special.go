@@ -66,10 +66,11 @@ func (d drawer) others(s *Scenario) {
 	}
 }
 
-// contested has another writer come back to the same files after more than ten minutes in a third of the scenarios.
+// contested has another writer come back to the same files after more than ten minutes, where one daemon lives for so long.
 func (d drawer) contested(s *Scenario) {
 	d.Rand = draws(s.Seed, "a writer that comes back")
-	if !d.oneIn(3) {
+	ends := []string{DaemonKilled, DaemonEnds, DaemonReplaced}
+	if strings.Contains(s.Config, "profile: ") || slices.ContainsFunc(s.Faults, func(f Fault) bool { return slices.Contains(ends, f.Kind) }) {
 		return
 	}
 	level, at := pick(d, "kubepods", "kubepods", "pod", "container"), d.between(40*time.Second, d.length-10*time.Minute-30*time.Second)
