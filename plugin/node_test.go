@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ const replayed world.Promise = "a recording is replayed as it was decided"
 
 // TestNode runs the whole daemon in virtual time, beside a kernel, a kubelet and a container runtime, while things go wrong. A seed is one run.
 func TestNode(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // there is much garbage, and little else
 	var total world.Report
 	nodes := 0
 	live := func(t *testing.T, s world.Scenario) {

@@ -23,6 +23,7 @@ type file struct {
 	root       bool   // the root has it, too
 	since      [2]int // the kernel's version
 	show       func(*Kernel, *group) string
+	number     func(*group) *uint64 // shown as bytes, in place of show
 	write      func(k *Kernel, g *group, text string, flags int) error
 }
 
@@ -37,14 +38,14 @@ func init() {
 			return strings.Join(all(func(c string) bool { return g.enabled[c] }), " ") + "\n"
 		}, write: (*Kernel).enable},
 		"cpu.stat":              {root: true, show: (*Kernel).showCPU},
-		"memory.max":            {controller: "memory", show: limitOf(func(g *group) *uint64 { return &g.max }), write: (*Kernel).writeMax},
-		"memory.high":           {controller: "memory", show: limitOf(func(g *group) *uint64 { return &g.high }), write: (*Kernel).writeHigh},
+		"memory.max":            {controller: "memory", number: func(g *group) *uint64 { return &g.max }, write: (*Kernel).writeMax},
+		"memory.high":           {controller: "memory", number: func(g *group) *uint64 { return &g.high }, write: (*Kernel).writeHigh},
 		"memory.min":            value(func(g *group) *uint64 { return &g.min }),
 		"memory.low":            value(func(g *group) *uint64 { return &g.low }),
 		"memory.swap.max":       value(func(g *group) *uint64 { return &g.swapMax }),
-		"memory.current":        {controller: "memory", show: limitOf(func(g *group) *uint64 { return &g.current })},
-		"memory.peak":           {controller: "memory", since: [2]int{5, 19}, show: limitOf(func(g *group) *uint64 { return &g.peak })},
-		"memory.swap.current":   {controller: "memory", show: limitOf(func(g *group) *uint64 { return &g.swapped })},
+		"memory.current":        {controller: "memory", number: func(g *group) *uint64 { return &g.current }},
+		"memory.peak":           {controller: "memory", since: [2]int{5, 19}, number: func(g *group) *uint64 { return &g.peak }},
+		"memory.swap.current":   {controller: "memory", number: func(g *group) *uint64 { return &g.swapped }},
 		"memory.oom.group":      {controller: "memory", show: func(_ *Kernel, g *group) string { return map[bool]string{false: "0\n", true: "1\n"}[g.oomGroup] }, write: writeOOMGroup},
 		"memory.events":         {controller: "memory", show: func(_ *Kernel, g *group) string { return eventsText(g.events) }},
 		"memory.events.local":   {controller: "memory", show: func(_ *Kernel, g *group) string { return eventsText(g.local) }},
@@ -94,6 +95,8 @@ func (k *Kernel) show(g *group, name string) (string, error) {
 	switch {
 	case !ok:
 		return "", unix.ENOENT
+	case f.number != nil:
+		return cgroup.FormatLimit(*f.number(g)) + "\n", nil
 	case f.show == nil:
 		return "", unix.EINVAL
 	}
@@ -117,13 +120,9 @@ func (k *Kernel) write(g *group, name, text string, flags int) error {
 	return err
 }
 
-func limitOf(of func(*group) *uint64) func(*Kernel, *group) string {
-	return func(_ *Kernel, g *group) string { return cgroup.FormatLimit(*of(g)) + "\n" }
-}
-
 // value is a file with a number of bytes.
 func value(of func(*group) *uint64) file {
-	return file{controller: "memory", show: limitOf(of), write: func(_ *Kernel, g *group, text string, _ int) error {
+	return file{controller: "memory", number: of, write: func(_ *Kernel, g *group, text string, _ int) error {
 		v, err := memparse(text)
 		if err == nil {
 			*of(g) = v
@@ -308,12 +307,8 @@ func eventsText(e [eventKinds]uint64) string {
 }
 
 func (k *Kernel) showPressure(g *group) string {
-	var text string
-	for line, name := range []string{some: "some", full: "full"} {
-		g.pressure[line].update(k.now)
-		text += g.pressure[line].text(name)
-	}
-	return text
+	g.updatePressure(k.now)
+	return g.pressure[some].text("some") + g.pressure[full].text("full")
 }
 
 // showStat is memory.stat; pgsteal, pgscan and the refaults are pages, the rest bytes.

@@ -50,6 +50,25 @@ func (a *averages) update(now time.Time) {
 	}
 }
 
+// updatePressure precedes each look at memory.pressure.
+func (g *group) updatePressure(now time.Time) {
+	for line := range g.pressure {
+		g.pressure[line].update(now)
+	}
+}
+
+// fullStall is the full total of memory.pressure.
+func (k *Kernel) fullStall(name string) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g := k.at(name)
+	if g == nil {
+		return 0
+	}
+	g.updatePressure(k.now)
+	return g.pressure[full].total
+}
+
 // decayed is calc_load of include/linux/sched/loadavg.h.
 func decayed(load, exp, now uint64) uint64 {
 	next := load*exp + now*(fixed-exp)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -116,7 +117,7 @@ func lines(before string, pairs ...any) string {
 		case int:
 			bytes = uint64(v)
 		}
-		fmt.Fprintf(&b, "%s%s: %d kB\n", before, pairs[i], bytes>>10)
+		b.WriteString(before + pairs[i].(string) + ": " + strconv.FormatUint(bytes>>10, 10) + " kB\n")
 	}
 	return b.String()
 }

@@ -136,6 +136,9 @@ func (n *simulation) claimsPassedOn() {
 
 // claimsReleased looks for CDI specifications of claims that no pod has.
 func (n *simulation) claimsReleased(see seer) {
+	if !n.drives() {
+		return
+	}
 	files, _ := os.ReadDir(n.current().cdi())
 	held := map[string]bool{}
 	for _, p := range n.kubelet.Pods() {
@@ -145,7 +148,7 @@ func (n *simulation) claimsReleased(see seer) {
 	}
 	for _, file := range files {
 		_, uid, _ := strings.Cut(strings.TrimSuffix(file.Name(), ".json"), "_")
-		if strings.HasSuffix(file.Name(), ".json") && !held[uid] && n.drives() {
+		if strings.HasSuffix(file.Name(), ".json") && !held[uid] {
 			see(claimReleased, uid, "is released, and has a CDI specification")
 		}
 	}

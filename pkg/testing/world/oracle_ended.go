@@ -37,22 +37,34 @@ type block struct {
 }
 
 func (n *simulation) stateFile() stateFile {
-	data, err := os.ReadFile(filepath.Join(n.current().state, "memory_manager_state"))
-	if err == nil && bytes.Equal(data, n.allocated.text) {
-		return n.allocated.file
+	if changed := n.allocated.look(filepath.Join(n.current().state, "memory_manager_state")); changed {
+		n.allocated.file = stateFile{}
+		err := json.Unmarshal(n.allocated.text, &n.allocated.file)
+		if data := n.allocated.file.Data; err == nil && data != "" {
+			err = json.Unmarshal([]byte(data), &n.allocated.file)
+		}
+		if err != nil && n.allocated.is != nil {
+			n.broken(nothingLeft, "the state file cannot be read: %v", err)
+		}
 	}
-	var f stateFile
-	if err == nil {
-		err = json.Unmarshal(data, &f)
+	return n.allocated.file
+}
+
+// lastRead is a file as it was read last. Those of the state folder are replaced when they change, which is seldom.
+type lastRead struct {
+	is   os.FileInfo
+	text []byte // none where there is no file
+}
+
+// look reads a file again if it is another one, and reports whether its text is.
+func (l *lastRead) look(path string) (changed bool) {
+	was := l.is
+	if l.is, _ = os.Stat(path); was != nil && l.is != nil && os.SameFile(l.is, was) && l.is.ModTime().Equal(was.ModTime()) && l.is.Size() == was.Size() {
+		return false
 	}
-	if err == nil && f.Data != "" {
-		err = json.Unmarshal([]byte(f.Data), &f)
-	}
-	if err != nil && !os.IsNotExist(err) {
-		n.broken(nothingLeft, "the state file cannot be read: %v", err)
-	}
-	n.allocated.text, n.allocated.file = data, f
-	return f
+	before := l.text
+	l.text, _ = os.ReadFile(path)
+	return !bytes.Equal(l.text, before)
 }
 
 // journal are the cgroups that the journal of what was written names.

@@ -38,7 +38,7 @@ func (n *simulation) picture() picture {
 			p.runs[c.ID] = true
 			p.placed = p.placed && (pod.Class != "Guaranteed" || pod.PodLevel() || !n.settings().places() || n.settings().wish(pod, "numa") == "none" || n.stateFile().Entries[pod.UID][c.Spec.Name] != nil)
 			note(c.Cgroup, "memory.min", "memory.low", "memory.oom.group", "cpuset.mems")
-			if strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") && !pod.isDaemon() { // else the stall guard gives room, and takes it back
+			if !n.reachedHigh(c) && !pod.isDaemon() { // else the stall guard gives room, and takes it back
 				note(c.Cgroup, "memory.high")
 			}
 			// A limit that was lost with a controller is back with the next update of the runtime's, and with it what follows from it. Until then only

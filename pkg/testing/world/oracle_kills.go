@@ -1,9 +1,7 @@
 package world
 
 import (
-	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,28 +31,22 @@ type verdict struct {
 	Culprit   culprit   `json:"culprit"`
 }
 
-// collectVerdicts keeps what the file has, each second: it is bounded, and where everybody is killed again and again a verdict is not in it for long.
-func (n *simulation) collectVerdicts() {
-	for _, v := range n.verdictFile() {
-		if n.said[v].IsZero() {
-			n.said[v] = time.Now()
+// verdictFile is what the file of verdicts has. It is called each second, and keeps that: the file is bounded, and where everybody is killed again
+// and again a verdict is not in it for long.
+func (n *simulation) verdictFile() []verdict {
+	if changed := n.written.look(filepath.Join(n.current().state, "oom-kills.json")); changed {
+		var file struct{ Verdicts []verdict }
+		if json.Unmarshal(n.written.text, &file) == nil {
+			n.turns = append(n.turns, turned(file.Verdicts))
+		}
+		n.written.verdicts = file.Verdicts
+		for _, v := range file.Verdicts {
+			if n.said[v].IsZero() {
+				n.said[v] = time.Now()
+			}
 		}
 	}
-}
-
-// verdictFile is what the file of verdicts has.
-func (n *simulation) verdictFile() []verdict {
-	var file struct{ Verdicts []verdict }
-	data, err := os.ReadFile(filepath.Join(n.current().state, "oom-kills.json"))
-	if err == nil && bytes.Equal(data, n.written) {
-		return n.inFile
-	}
-	if err != nil || json.Unmarshal(data, &file) != nil {
-		return nil
-	}
-	n.written, n.inFile = data, file.Verdicts
-	n.turns = append(n.turns, turned(file.Verdicts))
-	return file.Verdicts
+	return n.written.verdicts
 }
 
 // mostVerdicts are in the file at most: beyond them, the pod with the most loses its oldest.

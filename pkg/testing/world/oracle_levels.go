@@ -71,7 +71,7 @@ func (n *simulation) levels() {
 	n.gaps = n.kernel.takeGaps()
 	for _, g := range open {
 		has, below := n.kernel.levels(g)
-		if limit := n.number(g.parent, "memory.max"); limit > 0 { // more would protect nothing
+		if limit := n.kernel.number(g.parent, "memory.max"); limit > 0 { // more would protect nothing
 			below = min(below, limit)
 		}
 		if has < below && n.settings().writes() && !n.othersInside(g.parent) && !n.trouble.calm(covered, g.at).After(g.at) {

@@ -17,9 +17,9 @@ const (
 // raise is a container's memory.high as it was seen last, above what Memory QoS asks for.
 type raise struct {
 	high    uint64
-	stalled string    // for how long, all in all
-	seen    time.Time // last
-	since   time.Time // when all that speaks against lowering it had passed
+	stalled time.Duration // for how long, all in all
+	seen    time.Time     // last
+	since   time.Time     // when all that speaks against lowering it had passed
 	wait    time.Duration
 	down    bool // it was more before
 }
@@ -27,22 +27,22 @@ type raise struct {
 // followRaise follows the memory.high of a container that the guard may raise. It speaks against lowering that the container waits for memory, that
 // what cannot be reclaimed would not fit below what Memory QoS asks for, with half of the room up to its limit to spare, and any trouble.
 func (n *simulation) followRaise(s settings, p LivePod, c LiveContainer, high, wanted uint64) {
-	now, pressure := time.Now(), keyed(n.text(c.Cgroup, "memory.pressure"), "full.total")
+	now, stalled := time.Now(), n.kernel.fullStall(c.Cgroup)
 	r := n.raises[c.ID]
 	if r == nil {
 		r = &raise{high: high, wait: quietBefore}
 		n.raises[c.ID] = r
 	}
-	fixed := n.number(c.Cgroup, "memory.current") - n.stat(c.Cgroup, "active_file") - n.stat(c.Cgroup, "inactive_file")
+	fixed := n.kernel.number(c.Cgroup, "memory.current") - n.kernel.charged(c.Cgroup, active, inactive, dirty)
 	room := less(cmp.Or(n.limit(c), n.capacity()), wanted)
 	if high > r.high && r.down { // or another writer had lowered it, which was taken back
 		r.wait, r.down = min(2*r.wait, mostDoubled), false
 	}
 	r.down = r.down || high < r.high
-	if high != r.high || high <= wanted || near(high, wanted) || pressure != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
+	if high != r.high || high <= wanted || near(high, wanted) || stalled != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
 		r.since = now
 	}
-	r.high, r.stalled, r.seen = high, pressure, now
+	r.high, r.stalled, r.seen = high, stalled, now
 	if since := latest(r.since, n.trouble.calm(lowered, now)); now.Sub(since) > r.wait+loweredWithin {
 		n.broken(lowered, "%s/%s has memory.high %d since %s, want %d, and could have had less for %s", p.Name, c.Spec.Name, high, since.Sub(n.began).Round(time.Second), wanted, now.Sub(since).Round(time.Second))
 	}

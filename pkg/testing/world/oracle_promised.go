@@ -279,8 +279,10 @@ func (n *simulation) nearest(cpus []int) string {
 
 // limit is the memory.max of a container in bytes, 0 where there is none.
 func (n *simulation) limit(c LiveContainer) uint64 {
-	limit, _ := strconv.ParseUint(n.text(c.Cgroup, "memory.max"), 10, 64)
-	return limit
+	if limit := n.kernel.number(c.Cgroup, "memory.max"); limit != noLimit {
+		return limit
+	}
+	return 0
 }
 
 // spec is a pod as the scenario has it.

@@ -67,9 +67,9 @@ func (n *simulation) evictsSoon() bool {
 	soon := func(capacity, used uint64) bool {
 		return less(capacity, used) < evicts+min(max(capacity/20, 256*mi), 4*gi)
 	}
-	limit := n.number(kubepods, "memory.max")
+	limit := n.kernel.number(kubepods, "memory.max")
 	return soon(info["MemTotal"], less(info["AnonPages"]+info["Cached"]+info["SwapCached"], info["Inactive(file)"])) ||
-		limit != noLimit && soon(limit, less(n.number(kubepods, "memory.current"), n.stat(kubepods, "inactive_file")))
+		limit != noLimit && soon(limit, n.workingSet(kubepods))
 }
 
 // inMinute is how little and how much active page cache a container had, and whether it gave nothing and read nothing again.

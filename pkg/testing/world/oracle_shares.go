@@ -98,11 +98,11 @@ func (n *simulation) asked(cgroup, text string) {
 				continue
 			}
 			high, computed := n.values(c.Cgroup).high, s.wanted(p, c.Spec, p.limitOf(c.Spec), n.capacity()).high
-			if high > computed || high != noLimit && n.number(c.Cgroup, "memory.current") > high/16*15 {
+			if high > computed || high != noLimit && n.kernel.number(c.Cgroup, "memory.current") > high/16*15 {
 				continue
 			}
 			for at, share := range map[string]uint64{c.Cgroup: c.Spec.Request, p.Cgroup: p.share()} {
-				used := less(n.number(at, "memory.current"), n.stat(at, "inactive_file"))
+				used := n.workingSet(at)
 				if share > 0 && used < share+less(bytes, reclaimSlack) {
 					n.broken(reclaimed, "%s/%s of class %s is asked for %dMi, and %s uses %dMi of a request of %dMi", p.Name, c.Spec.Name, p.Class, bytes/mi, at, used/mi, share/mi)
 				}
@@ -129,7 +129,7 @@ func (n *simulation) sharesNode() {
 	kubepods := n.kubelet.Parent("Guaranteed")
 	info, err := sysfs.Meminfo(filepath.Join(n.folder, "proc"))
 	must(err)
-	left := min(less(info["MemAvailable"], evicts), less(n.number(kubepods, "memory.max"), less(n.number(kubepods, "memory.current"), n.stat(kubepods, "inactive_file"))))
+	left := min(less(info["MemAvailable"], evicts), less(n.kernel.number(kubepods, "memory.max"), n.workingSet(kubepods)))
 	if left < 16*mi {
 		n.full = time.Now()
 	}
@@ -137,20 +137,10 @@ func (n *simulation) sharesNode() {
 
 // mayStand reports whether a container may stand at its memory.high since a time: it has its request, and the node has had nothing more to give.
 func (n *simulation) mayStand(c LiveContainer, since time.Time) bool {
-	return n.full.After(since) && n.number(c.Cgroup, "memory.current")+mi >= c.Spec.Request
+	return n.full.After(since) && n.kernel.number(c.Cgroup, "memory.current")+mi >= c.Spec.Request
 }
 
-// number is a file with a number; max is noLimit.
-func (n *simulation) number(cgroup, file string) uint64 {
-	text := n.text(cgroup, file)
-	if text == "max" {
-		return noLimit
-	}
-	v, _ := strconv.ParseUint(text, 10, 64)
-	return v
-}
-
-func (n *simulation) stat(cgroup, key string) uint64 {
-	v, _ := strconv.ParseUint(keyed(n.text(cgroup, "memory.stat"), key), 10, 64)
-	return v
+// workingSet is what the kubelet takes for used in a cgroup.
+func (n *simulation) workingSet(cgroup string) uint64 {
+	return less(n.kernel.number(cgroup, "memory.current"), n.kernel.charged(cgroup, inactive, dirty))
 }

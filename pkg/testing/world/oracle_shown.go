@@ -185,7 +185,7 @@ func (n *simulation) differences(a answers) (wrong []string) {
 	for _, p := range a.status.Pods {
 		for _, c := range p.Containers {
 			if c.State == "running" {
-				mems, stays := n.text(runs[c.ID].Cgroup, "cpuset.mems"), c.Migration.State == "blocked" && n.number(runs[c.ID].Cgroup, "memory.current") > mostMoved
+				mems, stays := n.text(runs[c.ID].Cgroup, "cpuset.mems"), c.Migration.State == "blocked" && n.kernel.number(runs[c.ID].Cgroup, "memory.current") > mostMoved
 				if places && runs[c.ID].ID != "" && c.Mems != "" && bits(c.Mems) != bits(mems) && !stays {
 					differs("status has %s/%s with cpuset.mems %s, which is %q", p.Name, c.Name, c.Mems, mems)
 				}
@@ -261,7 +261,7 @@ func (n *simulation) overwritten(level, cgroup string, before memoryQoS) {
 		}
 		time.AfterFunc(2*time.Second, func() {
 			n.judge(func() {
-				if n.current() == by && n.number(cgroup, file) == have[0] {
+				if n.current() == by && n.kernel.number(cgroup, file) == have[0] {
 					n.repairs[repair{by, level, file}]++
 				}
 			})

@@ -219,15 +219,14 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 		see(asAsked, who, "has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", have.min, have.low, want.min, want.low, n.text(c.Cgroup, "memory.max"))
 	}
 	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
-	counted := !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n") || n.trouble.calm(counts, time.Now()).After(c.Since)
-	raised := s.guards(p) && have.high > want.high && counted
+	raised := s.guards(p) && have.high > want.high && (n.reachedHigh(c) || n.trouble.calm(counts, time.Now()).After(c.Since))
 	n.followRaise(s, p, c, have.high, want.high)
 	if !lost && !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
 	}
 	// The modelled kubelet asks for no memory.oom.group.
 	group, whole := n.text(c.Cgroup, "memory.oom.group"), s.wish(p, "oom-group") == "container"
-	if !writes && (strings.TrimSpace(group) == "1") != whole {
+	if !writes && (group == "1") != whole {
 		see(asAsked, who, "has memory.oom.group %q, want %t", group, whole)
 	}
 	return want, true
@@ -235,7 +234,12 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 
 // runs reports whether a container has processes.
 func (n *simulation) runs(c LiveContainer) bool {
-	return strings.Contains(n.text(c.Cgroup, "cgroup.events"), "populated 1")
+	return n.kernel.populated(c.Cgroup)
+}
+
+// reachedHigh reports whether a container has been at its memory.high.
+func (n *simulation) reachedHigh(c LiveContainer) bool {
+	return !strings.Contains(n.text(c.Cgroup, "memory.events"), "\nhigh 0\n")
 }
 
 // untouched looks for values that the profile does not write: of an annotation, or of the profile before.
@@ -286,7 +290,7 @@ func (n *simulation) capacity() (sum uint64) {
 }
 
 func (n *simulation) values(cgroup string) memoryQoS {
-	return memoryQoS{n.number(cgroup, "memory.min"), n.number(cgroup, "memory.low"), n.number(cgroup, "memory.high")}
+	return memoryQoS{n.kernel.number(cgroup, "memory.min"), n.kernel.number(cgroup, "memory.low"), n.kernel.number(cgroup, "memory.high")}
 }
 
 // text is what a file of a cgroup shows; "" where there is none.

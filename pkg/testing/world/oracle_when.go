@@ -120,7 +120,7 @@ func (n *simulation) inTime() {
 			n.broken(p, "since %s: %s %s", since.Sub(n.began).Round(time.Second), what, fmt.Sprintf(format, args...))
 		}
 	}
-	n.collectVerdicts()
+	n.verdictFile()
 	n.valuesAsAsked(see)
 	n.whereAllocated(see)
 	n.onlyTheLiving(see)

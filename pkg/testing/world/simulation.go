@@ -61,8 +61,6 @@ type simulation struct {
 	config           string                // the configuration file's text
 	placed           time.Time             // since when every container that was created had a daemon with this configuration
 	said             map[verdict]time.Time // when the file was seen to have it
-	written          []byte                // the file of verdicts as read last
-	inFile           []verdict             // what it had
 	turns            []turn                // of the file, each time that it was written
 	full             time.Time             // when the node had little more to give
 	findings         map[finding]time.Time // since when
@@ -72,9 +70,13 @@ type simulation struct {
 		text     string
 		settings *settings
 	}
-	allocated struct { // the state file as read last
-		text []byte
+	allocated struct { // the state file
+		lastRead
 		file stateFile
+	}
+	written struct { // the file of verdicts
+		lastRead
+		verdicts []verdict
 	}
 	summed  []byte            // the state file that was added up last
 	repairs map[repair]uint64 // of what others have changed
