@@ -262,7 +262,7 @@ func (d drawer) apiServer(s *Scenario) {
 			s.Faults[i].Kind = APIHangs
 		}
 	}
-	for range min(len(s.Faults), 1+d.IntN(3)) {
+	for range 1 + d.IntN(3) {
 		s.Faults = append(s.Faults, Fault{At: d.when(d.between(10*time.Second, d.length)), Kind: pick(d, APIAway, APIHangs, APIRefuses, APILags, APIExpires),
 			Length: Duration(d.between(time.Second, 2*time.Minute))})
 	}

@@ -30,7 +30,10 @@ type claimObjects struct {
 }
 
 // hasClaims reports whether the daemon may be the driver for claims.
-func (s Scenario) hasClaims() bool { return strings.Contains(s.String(), "dra: {") }
+func (s Scenario) hasClaims() bool {
+	enabled := func(config string) bool { return strings.Contains(config, "dra: {") }
+	return enabled(s.Config) || slices.ContainsFunc(s.Faults, func(f Fault) bool { return enabled(f.Target) })
+}
 
 // handler serves pods, claims and slices.
 func (a *apiServer) handler() http.Handler {

@@ -21,7 +21,7 @@ type Size struct {
 
 // Draw makes the scenario of a seed.
 func Draw(seed uint64, size Size) Scenario {
-	d := drawer{Rand: rand.New(rand.NewPCG(seed, 1)), length: size.Length, taken: map[time.Duration]bool{}}
+	d := drawer{Rand: rand.New(rand.NewPCG(seed, 1)), length: size.Length, taken: map[time.Duration]bool{}, calm: size.Faults == 0}
 	s := Scenario{Seed: seed, Config: d.config(), Machine: d.machine(), Runtime: d.runtime(), Length: Duration(size.Length)}
 	if other := draws(seed, "node without memory"); other.IntN(6) == 0 { // drawn by itself, so that the rest of the seed stays as it is
 		near := other.IntN(len(s.Machine.Nodes))
@@ -91,6 +91,7 @@ type drawer struct {
 	*rand.Rand
 	length time.Duration
 	taken  map[time.Duration]bool
+	calm   bool // little goes wrong: only what others than the daemon do on any node
 }
 
 func (d drawer) oneIn(n int) bool { return d.IntN(n) == 0 }
@@ -169,7 +170,6 @@ func (d drawer) pod(i int, m Machine) Pod {
 		p.Containers = append(p.Containers, d.container(fmt.Sprintf("app%d", j), "app", p.Class, m))
 	}
 	if d.oneIn(5) {
-		p.Annotations = map[string]string{}
 		key, value := "throttling-factor", pick(d, "0.5", "1", "much")
 		switch d.IntN(4) {
 		case 1:
@@ -179,9 +179,17 @@ func (d drawer) pod(i int, m Machine) Pod {
 		case 3:
 			key, value = "oom-group", pick(d, "container", "process")
 		}
-		p.Annotations[key+".memory-manager.noderesource.dev"] = value
+		p.annotate(key, value)
 	}
 	return p
+}
+
+// annotate gives a pod one of the daemon's annotations.
+func (p *Pod) annotate(key, value string) {
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	p.Annotations[key+".memory-manager.noderesource.dev"] = value
 }
 
 func (d drawer) container(name, kind, class string, m Machine) Container {

@@ -35,9 +35,6 @@ func (d drawer) claims(s *Scenario) {
 	if d.oneIn(2) {
 		s.Pods = append(s.Pods, d.heir(s.Pods[len(s.Pods)-1]))
 	}
-	if len(s.Faults) == 0 {
-		return
-	}
 	for range 1 + d.IntN(3) {
 		at, length := d.between(10*time.Second, d.length), Duration(d.between(time.Second, 2*time.Minute))
 		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: pick(d, KubeletRestarted, APIAway, APIHangs, APIRefuses, DiskHangs, DiskFails), Length: length, Draw: d.Uint64()})

@@ -17,15 +17,9 @@ func (d drawer) guarded(s *Scenario) {
 			f.Target += "stallGuard: false\n"
 		}
 	}
-	off := func(p *Pod) {
-		if p.Annotations == nil {
-			p.Annotations = map[string]string{}
-		}
-		p.Annotations["stall-guard.memory-manager.noderesource.dev"] = "off"
-	}
 	for i := range s.Pods {
 		if d.oneIn(10) && !s.Pods[i].Static && s.Pods[i].Name != ownPod {
-			off(&s.Pods[i])
+			s.Pods[i].annotate("stall-guard", "off")
 		}
 	}
 	if d.oneIn(2) {
@@ -42,7 +36,7 @@ func (d drawer) guarded(s *Scenario) {
 		p := Pod{Name: fmt.Sprintf("falls%d", i), Namespace: pick(d, "shop", "data"), Class: "Burstable", At: d.when(at),
 			Containers: []Container{{Name: "app", Kind: "app", Request: request, Limit: limit, Lives: []Program{heap}}}}
 		if d.oneIn(4) {
-			off(&p)
+			p.annotate("stall-guard", "off")
 		}
 		s.Pods = append(s.Pods, p)
 	}

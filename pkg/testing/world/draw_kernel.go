@@ -15,9 +15,6 @@ func (d drawer) kernel(s *Scenario) {
 			}
 		}
 	}
-	if len(s.Faults) == 0 {
-		return
-	}
 	for _, kind := range []string{LateAnswers, SlowReclaim} {
 		if d.oneIn(4) {
 			s.Faults = append(s.Faults, Fault{At: d.when(d.between(10*time.Second, d.length)), Kind: kind, Length: Duration(d.between(time.Second, 4*time.Minute)), Draw: d.Uint64()})

@@ -2,10 +2,10 @@ package world
 
 import "time"
 
-// ending has the daemon of a third of the scenarios with faults end right after a kill, whose verdict waits for what the kernel counts next.
+// ending has the daemon of a third of the scenarios that are not calm end right after a kill, whose verdict waits for what the kernel counts next.
 func (d drawer) ending(s *Scenario) {
 	d.Rand = draws(s.Seed, "kills before the end")
-	if len(s.Faults) == 0 || s.Seed%4 == 1 || !d.oneIn(3) {
+	if d.calm || !d.oneIn(3) {
 		return
 	}
 	at := d.between(time.Minute, d.length/2).Truncate(time.Second)

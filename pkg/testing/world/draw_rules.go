@@ -7,7 +7,7 @@ import (
 )
 
 // rules gives a third of the scenarios rules on annotations, with defaults by namespace and label, PriorityClasses, and pods that they concern. Some
-// of the configurations that take the first one's place have others, or none; half of the scenarios with faults get a daemon that starts while the pod API is
+// of the configurations that take the first one's place have others, or none; half of the scenarios that are not calm get a daemon that starts while the pod API is
 // silent.
 func (d drawer) rules(s *Scenario) {
 	d.Rand = draws(s.Seed, "annotation rules")
@@ -27,16 +27,13 @@ func (d drawer) rules(s *Scenario) {
 		}
 		p.PriorityClass = pick(d, "", "gold", "bronze")
 		if d.oneIn(4) && p.Name != ownPod {
-			if p.Annotations == nil {
-				p.Annotations = map[string]string{}
-			}
-			p.Annotations["oom-score-adj.memory-manager.noderesource.dev"] = pick(d, "first", "last", "-500", "985", "993")
+			p.annotate("oom-score-adj", pick(d, "first", "last", "-500", "985", "993"))
 		}
 		if i > 0 && p.Static && p.Name == s.Pods[i-1].Name { // a static pod with another manifest would have another UID
 			p.Labels, p.Annotations, p.PriorityClass = s.Pods[i-1].Labels, s.Pods[i-1].Annotations, s.Pods[i-1].PriorityClass
 		}
 	}
-	if at := d.between(time.Minute, d.length); d.oneIn(2) && s.Seed%4 != 1 { // requests are estimated from what the kubelet gave containers
+	if at := d.between(time.Minute, d.length); d.oneIn(2) && !d.calm { // requests are estimated from what the kubelet gave containers
 		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: PodAPISilent, Length: Duration(3 * time.Minute)},
 			Fault{At: d.when(at + d.between(5*time.Second, time.Minute)), Kind: DaemonKilled, Length: Duration(2 * time.Second)})
 	}

@@ -25,16 +25,16 @@ func (d drawer) special(s *Scenario) {
 		pod(Pod{Name: "loop", Namespace: "data", Class: "Guaranteed", At: d.when(d.between(2*time.Minute, d.length/2))},
 			Container{Name: "app", Request: 64 * mi, Limit: 64 * mi, Lives: []Program{{Heap: gi, Rate: 8 * mi, Forks: true}}})
 	case 2:
-		if len(s.Faults) > 0 {
+		if !d.calm {
 			s.Faults = append(s.Faults, Fault{At: d.when(d.between(time.Minute, d.length)), Kind: NRIAway, Length: Duration(d.between(time.Second, 3*time.Minute))})
 		}
 	}
 	d.others(s)
 }
 
-// others adds what others than the daemon do on any node: writes to its files at all levels, and to limits; to a third of the scenarios with
-// faults some that inotify has no room for; to a quarter of all memory that pods may not use, to a quarter a static pod that is made again, and
-// to a quarter of those with faults a reload to Observe and back.
+// others adds what others than the daemon do on any node: writes to its files at all levels, and to limits; to a third of the scenarios that
+// are not calm some that inotify has no room for; to a quarter of all memory that pods may not use, to a quarter a static pod that is made again, and
+// to a quarter of those that are not calm a reload to Observe and back.
 func (d drawer) others(s *Scenario) {
 	d.Rand = rand.New(rand.NewPCG(s.Seed, 3))
 	for range 2 + d.IntN(4) {
@@ -44,7 +44,7 @@ func (d drawer) others(s *Scenario) {
 	for range 1 + d.IntN(3) {
 		s.Faults = append(s.Faults, Fault{At: d.when(d.between(30*time.Second, d.length)), Kind: Overwritten, Target: "container limit"})
 	}
-	if at := d.between(time.Minute, d.length); d.oneIn(3) && s.Seed%4 != 1 {
+	if at := d.between(time.Minute, d.length); d.oneIn(3) && !d.calm {
 		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: QueueOverflow, Length: Duration(20 * time.Second), Draw: d.Uint64()},
 			Fault{At: d.when(at + 5*time.Second), Kind: Overwritten, Target: "container"}, Fault{At: d.when(at + 10*time.Second), Kind: Overwritten, Target: "pod"})
 	}
@@ -59,7 +59,7 @@ func (d drawer) others(s *Scenario) {
 		again.At, again.End = d.when(time.Duration(p.End)+d.between(0, 10*time.Second)), 0
 		s.Pods = append(s.Pods, p, again)
 	}
-	if at := d.between(time.Minute, d.length); d.oneIn(4) && s.Seed%4 != 1 && !strings.Contains(s.Config, "profile") {
+	if at := d.between(time.Minute, d.length); d.oneIn(4) && !d.calm && !strings.Contains(s.Config, "profile") {
 		s.Faults = append(s.Faults,
 			Fault{At: d.when(at), Kind: NewConfig, Target: s.Config + "profile: Observe\n"},
 			Fault{At: d.when(at + d.between(5*time.Second, time.Minute)), Kind: NewConfig, Target: s.Config})
@@ -140,7 +140,7 @@ func (d drawer) ownResources(name string) Pod {
 // replaced has another daemon wait for the state folder of one that then ends, as where an update brings the new one first.
 func (d drawer) replaced(s *Scenario) {
 	d.Rand = draws(s.Seed, "two daemons")
-	if d.oneIn(5) && len(s.Faults) > 0 {
+	if d.oneIn(5) {
 		s.Faults = append(s.Faults, Fault{At: d.when(d.between(time.Minute, d.length)), Kind: DaemonReplaced, Length: Duration(d.between(time.Second, time.Minute))})
 	}
 }

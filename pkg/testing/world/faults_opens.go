@@ -60,7 +60,7 @@ func (d drawer) refusals(s *Scenario) {
 	if d.oneIn(2) {
 		s.Faults = append(s.Faults, Fault{At: d.when(d.between(30*time.Second, d.length)), Kind: Overwritten, Target: "container mems"})
 	}
-	if s.Seed%4 == 1 { // those without faults
+	if d.calm {
 		return
 	}
 	add := func(kind, target string, length time.Duration) {

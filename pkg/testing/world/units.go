@@ -119,7 +119,7 @@ func (d drawer) systemd(s *Scenario) {
 	if s.Runtime.Name == "containerd" {
 		s.Machine.Systemd = d.oneIn(2)
 	}
-	if !s.Machine.Systemd || len(s.Faults) == 0 {
+	if !s.Machine.Systemd {
 		return
 	}
 	for range 1 + d.IntN(3) {
