@@ -91,7 +91,7 @@ type drawer struct {
 	*rand.Rand
 	length time.Duration
 	taken  map[time.Duration]bool
-	calm   bool // little goes wrong: only what others than the daemon do on any node
+	calm   bool // Size.Faults is 0: what some of the scenarios get beside is left out, too
 }
 
 func (d drawer) oneIn(n int) bool { return d.IntN(n) == 0 }

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 )
@@ -72,6 +73,19 @@ func (r *Report) First() Promise {
 		return ""
 	}
 	return r.Violations[0].Promise
+}
+
+// containers are those that run, with their pods.
+func (n *simulation) containers() iter.Seq2[LivePod, LiveContainer] {
+	return func(yield func(LivePod, LiveContainer) bool) {
+		for _, p := range n.kubelet.Pods() {
+			for _, c := range p.Containers {
+				if !yield(p, c) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // always is what holds at every moment.

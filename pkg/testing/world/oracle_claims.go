@@ -36,13 +36,8 @@ func (n *simulation) preparedClaims() (all []heldClaim) {
 	return all
 }
 
-// plainMemory is a NUMA node's memory without its huge pages, in bytes.
-func (n *simulation) plainMemory(id string) uint64 {
-	number, err := strconv.Atoi(id)
-	must(err)
-	node := n.scenario.Machine.Nodes[number]
-	return node.Memory - node.Hugepages*hugePage
-}
+// plain is a NUMA node's memory without its huge pages, in bytes.
+func (n NUMANode) plain() uint64 { return n.Memory - n.Hugepages*hugePage }
 
 // blocksOf are what the claims of a container have, as the state file has blocks; none where they are not prepared. They are contested if another
 // pod, too, has a container that names one, which started while the daemon gave no answer.
@@ -77,16 +72,14 @@ func (n *simulation) onClaims(see seer) {
 	if !n.drives() {
 		return
 	}
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			want := 0
-			for _, name := range c.Claims {
-				want |= p.Claims[name].bits()
-			}
-			mems := n.text(c.Cgroup, "cpuset.mems")
-			if want != 0 && n.runs(c) && !c.Since.Before(n.placed) && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
-				see(onClaim, p.Name+"/"+c.ID, "has cpuset.mems %q, and claims %v", mems, p.Claims)
-			}
+	for p, c := range n.containers() {
+		want := 0
+		for _, name := range c.Claims {
+			want |= p.Claims[name].bits()
+		}
+		mems := n.text(c.Cgroup, "cpuset.mems")
+		if want != 0 && n.runs(c) && !c.Since.Before(n.placed) && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
+			see(onClaim, p.Name+"/"+c.ID, "has cpuset.mems %q, and claims %v", mems, p.Claims)
 		}
 	}
 }
@@ -167,8 +160,7 @@ func (n *simulation) prepareAnswered(began time.Time, h heldClaim, err error) {
 	}
 	file := n.stateFile()
 	for _, node := range h.nodes {
-		id := strconv.Itoa(node)
-		used := file.on(id)
+		used := file.on(node)
 		for _, p := range n.kubelet.Pods() {
 			for _, other := range p.Claims {
 				if other.asked && other.uid != h.uid && slices.Contains(other.nodes, node) {
@@ -176,7 +168,7 @@ func (n *simulation) prepareAnswered(began time.Time, h heldClaim, err error) {
 				}
 			}
 		}
-		if n.scenario.Machine.Nodes[node].CPUs == 0 || used+h.Memory+reservedMost > n.plainMemory(id) {
+		if has := n.scenario.Machine.Nodes[node]; has.CPUs == 0 || used+h.Memory+reservedMost > has.plain() {
 			return
 		}
 	}
@@ -208,8 +200,7 @@ func (n *simulation) claimsPublished() {
 		if node.Memory == 0 || node.CPUs == 0 {
 			continue
 		}
-		name := strconv.Itoa(id)
-		memory := n.plainMemory(name)
+		memory := node.plain()
 		want, err := quantity.Parse(share)
 		if percent, is := strings.CutSuffix(share, "%"); is {
 			var number uint64
@@ -223,7 +214,7 @@ func (n *simulation) claimsPublished() {
 				claimed += h.Memory
 			}
 		}
-		want = min(max(want, claimed), less(memory, file.on(name)))
+		want = min(max(want, claimed), less(memory, file.on(id)))
 		if have[id] > want || have[id]+reservedMost < want || have[id] < claimed {
 			n.broken(claimPublished, "NUMA node %d has %dMi in the slice, want %dMi (claims have %dMi)", id, have[id]/mi, want/mi, claimed/mi)
 		}

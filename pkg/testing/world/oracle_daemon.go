@@ -17,11 +17,9 @@ func (n *simulation) neverThrottlesItself() {
 	if now := time.Now(); n.trouble.calm(neverThrottles, now).After(now) || !n.settings().writes() {
 		return
 	}
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if high := n.values(c.Cgroup).high; p.isDaemon() && n.runs(c) && c.Since.Before(n.current().since) && high != noLimit {
-				n.broken(neverThrottles, "its container in %s has memory.high %d", c.Cgroup, high)
-			}
+	for p, c := range n.containers() {
+		if high := n.values(c.Cgroup).high; p.isDaemon() && n.runs(c) && c.Since.Before(n.current().since) && high != noLimit {
+			n.broken(neverThrottles, "its container in %s has memory.high %d", c.Cgroup, high)
 		}
 	}
 }

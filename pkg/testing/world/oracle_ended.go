@@ -22,11 +22,13 @@ const (
 // stateFile is what the oracles read of memory_manager_state.
 type stateFile struct {
 	Entries      map[string]map[string][]block             `json:"entries"`
-	PodEntries   map[string]struct{ MemoryBlocks []block } `json:"podEntries"` // of Data, which repeats the rest
-	Data         string
-	MachineState map[string]struct {
-		MemoryMap map[string]struct{ Allocatable, Reserved, Free uint64 } `json:"memoryMap"`
+	PodEntries   map[string]struct{ MemoryBlocks []block } `json:"podEntries"` // of pods whose containers share one allocation
+	MachineState map[int]struct {                          // by NUMA node
+		NumberOfAssignments int
+		MemoryMap           map[string]struct{ Allocatable, Reserved, Free uint64 }
+		Cells               []int
 	} `json:"machineState"`
+	Data string `json:"data"` // all of it again, where there are such pods
 }
 
 // block is memory of one type on some NUMA nodes.

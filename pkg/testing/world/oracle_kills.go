@@ -180,15 +180,13 @@ func (n *simulation) standing() {
 	}
 	hanging := n.trouble.calm(standingBesideHangs, now).Add(bound).After(now)
 	stalls := n.kernel.Stalls()
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if !s.guards(p) {
-				continue
-			}
-			for cgroup, length := range stalls {
-				if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) && !n.mayStand(c, now.Add(-length)) && !(hanging && n.trouble.hangs(c.Cgroup)) {
-					n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length)
-				}
+	for p, c := range n.containers() {
+		if !s.guards(p) {
+			continue
+		}
+		for cgroup, length := range stalls {
+			if length > bound && strings.HasPrefix(cgroup+"/", c.Cgroup+"/") && !n.writesItself(p, c.Spec.Name) && !n.mayStand(c, now.Add(-length)) && !(hanging && n.trouble.hangs(c.Cgroup)) {
+				n.broken(standing, "%s/%s of class %s has for %s", p.Name, c.Spec.Name, p.Class, length)
 			}
 		}
 	}

@@ -1,8 +1,6 @@
 package world
 
 import (
-	"strconv"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -26,7 +24,7 @@ func (n *simulation) pendingResizes(see seer) {
 			var free uint64
 			for node := range n.scenario.Machine.Nodes {
 				if file.nodes(p.UID, c.Spec.Name)&(1<<node) != 0 {
-					free += file.MachineState[strconv.Itoa(node)].MemoryMap["memory"].Free
+					free += file.MachineState[node].MemoryMap["memory"].Free
 				}
 			}
 			if free > 0 {

@@ -32,12 +32,12 @@ func (n *simulation) promisedOnce() {
 	}
 	var all []held
 	file := n.stateFile()
-	claimed := map[string]uint64{} // by NUMA node
+	claimed := map[int]uint64{} // by NUMA node
 	if n.drives() {
 		for _, h := range n.preparedClaims() {
 			for _, node := range h.nodes {
 				all = append(all, held{h.object, 1 << node, h.Memory})
-				claimed[strconv.Itoa(node)] += h.Memory
+				claimed[node] += h.Memory
 			}
 		}
 	}
@@ -66,10 +66,10 @@ func (n *simulation) promisedOnce() {
 	for id, node := range file.MachineState {
 		for kind, m := range node.MemoryMap {
 			if m.Reserved > m.Allocatable {
-				n.broken(promisedOnce, "the state file has %d bytes of %s allocated on NUMA node %s, which has %d", m.Reserved, kind, id, m.Allocatable)
+				n.broken(promisedOnce, "the state file has %d bytes of %s allocated on NUMA node %d, which has %d", m.Reserved, kind, id, m.Allocatable)
 			}
-			if has, pods := n.plainMemory(id), file.on(id); kind == "memory" && pods+claimed[id] > has {
-				n.broken(promisedOnce, "the state file has %dMi allocated on NUMA node %s and claims %dMi, of %dMi", pods/mi, id, claimed[id]/mi, has/mi)
+			if has, pods := n.scenario.Machine.Nodes[id].plain(), file.on(id); kind == "memory" && pods+claimed[id] > has {
+				n.broken(promisedOnce, "the state file has %dMi allocated on NUMA node %d and claims %dMi, of %dMi", pods/mi, id, claimed[id]/mi, has/mi)
 			}
 		}
 	}
@@ -81,7 +81,7 @@ func (n *simulation) promisedOnce() {
 		var who []string
 		for i, node := range n.scenario.Machine.Nodes {
 			if set&(1<<i) != 0 {
-				size += node.Memory - node.Hugepages*hugePage
+				size += node.plain()
 			}
 		}
 		for _, h := range all {
@@ -147,24 +147,24 @@ func (f stateFile) memory(uid, container string) (sum uint64) {
 }
 
 // on are the bytes of memory that are allocated on a NUMA node, also where that is more than the node map has for pods.
-func (f stateFile) on(id string) (sum uint64) {
+func (f stateFile) on(node int) (sum uint64) {
 	for pod, containers := range f.Entries {
 		if whole, is := f.PodEntries[pod]; is { // of which its containers have parts, or all of it
 			containers = map[string][]block{"": whole.MemoryBlocks}
 		}
 		for _, blocks := range containers {
 			for _, b := range blocks {
-				if b.Type != "memory" || !slices.ContainsFunc(b.NUMAAffinity, func(node int) bool { return strconv.Itoa(node) == id }) {
+				if b.Type != "memory" || !slices.Contains(b.NUMAAffinity, node) {
 					continue
 				}
 				if len(b.NUMAAffinity) > 1 {
-					return f.MachineState[id].MemoryMap["memory"].Reserved
+					return f.MachineState[node].MemoryMap["memory"].Reserved
 				}
 				sum += b.Size
 			}
 		}
 	}
-	return max(sum, f.MachineState[id].MemoryMap["memory"].Reserved)
+	return max(sum, f.MachineState[node].MemoryMap["memory"].Reserved)
 }
 
 // whereAllocated looks whether containers may use the NUMA nodes of their allocations, and no others. One that is allocated less than its
@@ -175,24 +175,22 @@ func (n *simulation) whereAllocated(see seer) {
 		return
 	}
 	file, confinedTo := n.stateFile(), n.confinedTo()
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if len(c.Claims) > 0 {
-				continue
-			}
-			want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
-			if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < n.limit(c) {
-				want = n.withMemory()
-			}
-			if n.runs(c) && !c.Since.Before(n.placed) && want != 0 && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
-				see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
-			}
-			if n.runs(c) && !c.Since.Before(n.placed) && want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo {
-				see(confined, p.Name+"/"+c.ID, "has cpuset.mems %q, want the NUMA nodes %b", mems, confinedTo)
-			}
-			if n.runs(c) && !c.Since.Before(n.placed) && want == 0 && !p.PodLevel() && confinedTo == 0 && mems != "" && n.withMemory()&^bits(mems) != 0 {
-				see(released, p.Name+"/"+c.ID, "has cpuset.mems %q", mems)
-			}
+	for p, c := range n.containers() {
+		if len(c.Claims) > 0 || !n.runs(c) || c.Since.Before(n.placed) {
+			continue
+		}
+		want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
+		if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < n.limit(c) {
+			want = n.withMemory()
+		}
+		if want != 0 && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
+			see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
+		}
+		if want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo {
+			see(confined, p.Name+"/"+c.ID, "has cpuset.mems %q, want the NUMA nodes %b", mems, confinedTo)
+		}
+		if want == 0 && !p.PodLevel() && confinedTo == 0 && mems != "" && n.withMemory()&^bits(mems) != 0 {
+			see(released, p.Name+"/"+c.ID, "has cpuset.mems %q", mems)
 		}
 	}
 }
@@ -243,17 +241,17 @@ func (n *simulation) pinned() {
 			continue
 		}
 		for _, c := range p.Containers {
-			if len(c.Claims) > 0 || !n.runs(c) {
+			if len(c.Claims) > 0 || c.Since.Before(n.placed) || !n.runs(c) {
 				continue
 			}
 			mems := n.text(c.Cgroup, "cpuset.mems")
-			if mems == "" && !c.Since.Before(n.placed) {
+			if mems == "" {
 				n.broken(pinned, "%s/%s has no cpuset.mems", p.Name, c.ID)
 			}
-			if single && strings.ContainsAny(mems, ",-") && !c.Since.Before(n.placed) {
+			if single && strings.ContainsAny(mems, ",-") {
 				n.broken(pinned, "%s/%s has cpuset.mems %s under single-numa-node", p.Name, c.ID, mems)
 			}
-			if want := n.nearest(c.CPUs); single && len(p.Pod.Containers) == 1 && want != "" && mems != want && !c.Since.Before(n.placed) {
+			if want := n.nearest(c.CPUs); single && len(p.Pod.Containers) == 1 && want != "" && mems != want {
 				n.broken(nearest, "%s/%s has CPUs %v and cpuset.mems %s, want %s", p.Name, c.ID, c.CPUs, mems, want)
 			}
 		}

@@ -25,11 +25,9 @@ func (n *simulation) makersFirst() {
 		n.enough = now
 	}
 	cached, look := n.kernel.Cached(), map[string]Cache{}
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if p.Class == "BestEffort" {
-				look[c.Cgroup] = cached[c.Cgroup]
-			}
+	for p, c := range n.containers() {
+		if p.Class == "BestEffort" {
+			look[c.Cgroup] = cached[c.Cgroup]
 		}
 	}
 	if n.caches = append(n.caches, look); len(n.caches) <= int(span/every) {

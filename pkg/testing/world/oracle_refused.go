@@ -1,7 +1,6 @@
 package world
 
 import (
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -19,9 +18,7 @@ func (n *simulation) refused(pod *api.PodSandbox, c *api.Container, reason error
 	if n.trouble.calm(granted, now).After(now) || strings.Contains(reason.Error(), "claim") {
 		return
 	}
-	var file wholeFile
-	n.stateFile()
-	_ = json.Unmarshal(n.allocated.text, &file) // stateFile says so
+	file := n.stateFile()
 	for _, p := range n.kubelet.Pods() {
 		if p.UID != pod.Uid || p.PodLevel() {
 			continue

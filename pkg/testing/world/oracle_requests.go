@@ -26,10 +26,8 @@ func (n *simulation) requestsShown() {
 	}
 	n.judge(func() {
 		living, of := map[string]LiveContainer{}, map[string]LivePod{}
-		for _, p := range n.kubelet.Pods() {
-			for _, c := range p.Containers {
-				living[c.ID], of[c.ID] = c, p
-			}
+		for p, c := range n.containers() {
+			living[c.ID], of[c.ID] = c, p
 		}
 		for _, p := range status.Pods {
 			for _, shown := range p.Containers {

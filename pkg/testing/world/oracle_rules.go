@@ -82,18 +82,16 @@ func (s settings) oomScore(p LivePod, kubelets int64) int64 {
 // scores looks at each container once. One that was created while something kept the daemon from answering, or from knowing its pod, is left out.
 func (n *simulation) scores() {
 	s := n.settings()
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if n.scored[c.ID] || c.Since.Before(n.placed) || n.trouble.calm(scored, c.Since).After(c.Since) {
-				continue
-			}
-			n.scored[c.ID] = true
-			if want := s.oomScore(p, c.KubeletScore); c.Score != want {
-				n.broken(scored, "%s/%s was created with %d, want %d (the kubelet's is %d)", p.Name, c.ID, c.Score, want, c.KubeletScore)
-			}
-			if c.Score != c.KubeletScore {
-				n.report.Scored++
-			}
+	for p, c := range n.containers() {
+		if n.scored[c.ID] || c.Since.Before(n.placed) || n.trouble.calm(scored, c.Since).After(c.Since) {
+			continue
+		}
+		n.scored[c.ID] = true
+		if want := s.oomScore(p, c.KubeletScore); c.Score != want {
+			n.broken(scored, "%s/%s was created with %d, want %d (the kubelet's is %d)", p.Name, c.ID, c.Score, want, c.KubeletScore)
+		}
+		if c.Score != c.KubeletScore {
+			n.report.Scored++
 		}
 	}
 }

@@ -92,20 +92,18 @@ func (n *simulation) asked(cgroup, text string) {
 		return
 	}
 	bytes, _ := strconv.ParseUint(strings.Fields(text + " 0")[0], 10, 64)
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if c.Cgroup != cgroup && !strings.HasPrefix(cgroup, c.Cgroup+"/") {
-				continue
-			}
-			high, computed := n.values(c.Cgroup).high, s.wanted(p, c.Spec, p.limitOf(c.Spec), n.capacity()).high
-			if high > computed || high != noLimit && n.kernel.number(c.Cgroup, "memory.current") > high/16*15 {
-				continue
-			}
-			for at, share := range map[string]uint64{c.Cgroup: c.Spec.Request, p.Cgroup: p.share()} {
-				used := n.workingSet(at)
-				if share > 0 && used < share+less(bytes, reclaimSlack) {
-					n.broken(reclaimed, "%s/%s of class %s is asked for %dMi, and %s uses %dMi of a request of %dMi", p.Name, c.Spec.Name, p.Class, bytes/mi, at, used/mi, share/mi)
-				}
+	for p, c := range n.containers() {
+		if c.Cgroup != cgroup && !strings.HasPrefix(cgroup, c.Cgroup+"/") {
+			continue
+		}
+		high, computed := n.values(c.Cgroup).high, s.wanted(p, c.Spec, p.limitOf(c.Spec), n.capacity()).high
+		if high > computed || high != noLimit && n.kernel.number(c.Cgroup, "memory.current") > high/16*15 {
+			continue
+		}
+		for at, share := range map[string]uint64{c.Cgroup: c.Spec.Request, p.Cgroup: p.share()} {
+			used := n.workingSet(at)
+			if share > 0 && used < share+less(bytes, reclaimSlack) {
+				n.broken(reclaimed, "%s/%s of class %s is asked for %dMi, and %s uses %dMi of a request of %dMi", p.Name, c.Spec.Name, p.Class, bytes/mi, at, used/mi, share/mi)
 			}
 		}
 	}

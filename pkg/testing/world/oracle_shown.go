@@ -174,11 +174,9 @@ func (n *simulation) differences(a answers) (wrong []string) {
 	}
 	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	runs := map[string]LiveContainer{}
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if n.runs(c) {
-				runs[c.ID] = c
-			}
+	for _, c := range n.containers() {
+		if n.runs(c) {
+			runs[c.ID] = c
 		}
 	}
 	file, places := n.stateFile(), n.settings().places()
@@ -216,7 +214,7 @@ func (n *simulation) differences(a answers) (wrong []string) {
 	}
 	for _, node := range a.status.Nodes {
 		for _, m := range node.Memory {
-			want := file.MachineState[strconv.Itoa(node.ID)].MemoryMap[m.Type]
+			want := file.MachineState[node.ID].MemoryMap[m.Type]
 			labels := fmt.Sprintf(`{numa_node="%d",type="%s"}`, node.ID, m.Type)
 			for what, show := range map[string][3]uint64{
 				"status":  {m.Allocatable, m.Allocated, m.Free},

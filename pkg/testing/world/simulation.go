@@ -3,7 +3,6 @@ package world
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -112,9 +111,6 @@ type life struct {
 	goroutines int // before the first pod
 	since      time.Time
 }
-
-// errKilled is what a process that was killed is answered.
-var errKilled = errors.New("this daemon was killed")
 
 // After the last fault nothing happens for so long, which is more than a kubelet's longest pause. Then all must be right.
 const quietTime = 11 * time.Minute
@@ -354,7 +350,7 @@ func (n *simulation) daemon(l *life) <-chan func(context.Context) error {
 		Providers: []podinfo.Provider{n.kubelet.Provider()}, Listen: l.listen, CDI: l.cdi(),
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			if l.killed.Load() {
-				return nil, errKilled
+				return nil, ErrKilled
 			}
 			return n.runtime.Dial(ctx)
 		},
@@ -420,13 +416,13 @@ func (n *simulation) disk(call, path string, _ []byte) error {
 	for _, l := range lives {
 		if strings.HasPrefix(path, l.state+"/") || path == l.state {
 			if l.killed.Load() {
-				return errKilled
+				return ErrKilled
 			}
 			if err := n.trouble.disk(); err != nil {
 				return err
 			}
 			if l.killed.Load() {
-				return errKilled
+				return ErrKilled
 			}
 			n.mu.Lock()
 			n.unsynced.changes(call, path)

@@ -63,7 +63,7 @@ func (u unitsOf) SetMemory(ctx context.Context, unit string, values map[cgroup.K
 	defer cancel()
 	u.trouble.thaw()
 	if u.killed.Load() {
-		return errKilled
+		return ErrKilled
 	}
 	err := u.units.SetMemory(ctx, unit, values)
 	u.trouble.thaw()
