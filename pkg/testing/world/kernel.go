@@ -271,34 +271,29 @@ func (k *Kernel) whole(name, file string) (string, error) {
 	return k.show(g, file)
 }
 
-// number is what a file with one number shows, where it is there; max is cgroup.Max.
-func (k *Kernel) number(name, file string) uint64 {
+// seen is something of a cgroup; nothing where there is none.
+func seen[T any](k *Kernel, name string, what func(*group) T) (found T) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if g := k.at(name); g != nil {
+		found = what(g)
+	}
+	return found
+}
+
+// number is what a file with one number shows, where it is there; max is cgroup.Max.
+func (k *Kernel) number(name, file string) uint64 {
+	return seen(k, name, func(g *group) uint64 {
 		if f, ok := k.lookup(g, file); ok {
 			return *f.number(g)
 		}
-	}
-	return 0
+		return 0
+	})
 }
 
 // charged are the bytes of some kinds that a cgroup has, with those below.
 func (k *Kernel) charged(name string, of ...kind) uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if g := k.at(name); g != nil {
-		return g.total(of...)
-	}
-	return 0
-}
-
-// populated reports whether there are processes in a cgroup.
-func (k *Kernel) populated(name string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.at(name)
-	return g != nil && g.processes > 0
+	return seen(k, name, func(g *group) uint64 { return g.total(of...) })
 }
 
 // at returns the cgroup at a path, which need not be clean; nil where there is none.

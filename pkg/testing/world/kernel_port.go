@@ -111,9 +111,7 @@ func (p *Port) opened(cgroup string, ask func() error) error {
 }
 
 func (p *Port) find(cgroup string) *group {
-	p.kernel.mu.Lock()
-	defer p.kernel.mu.Unlock()
-	return p.kernel.at(cgroup)
+	return seen(p.kernel, cgroup, func(g *group) *group { return g })
 }
 
 // living has faults asked, unless the daemon was killed before, or was while they waited.

@@ -59,14 +59,10 @@ func (g *group) updatePressure(now time.Time) {
 
 // fullStall is the full total of memory.pressure.
 func (k *Kernel) fullStall(name string) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	g := k.at(name)
-	if g == nil {
-		return 0
-	}
-	g.updatePressure(k.now)
-	return g.pressure[full].total
+	return seen(k, name, func(g *group) time.Duration {
+		g.updatePressure(k.now)
+		return g.pressure[full].total
+	})
 }
 
 // decayed is calc_load of include/linux/sched/loadavg.h.

@@ -234,7 +234,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 
 // runs reports whether a container has processes.
 func (n *simulation) runs(c LiveContainer) bool {
-	return n.kernel.populated(c.Cgroup)
+	return seen(n.kernel, c.Cgroup, func(g *group) bool { return g.processes > 0 })
 }
 
 // reachedHigh reports whether a container has been at its memory.high.
