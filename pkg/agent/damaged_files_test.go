@@ -155,6 +155,16 @@ func TestTheJournalKnowsWhatTheKubeletWants(t *testing.T) {
 			},
 			want: "memory.high= memory.low=104857600",
 		},
+		"a file that is ours only later, while the runtime is away": {
+			config: "memoryReservationPolicy: None", asked: map[string]string{"memory.low": "104857600"},
+			do: func(n *node, p Pod, c Container) {
+				n.launch(p, c)
+				n.write(c.CgroupsPath, Adjustment{Unified: c.Resources.Unified})
+				n.Disconnected(nil)
+				n.reconfigure("memoryReservationPolicy: TieredReservation")
+			},
+			want: "memory.high= memory.low=104857600",
+		},
 		"a container that was there before the plugin": {
 			asked: map[string]string{"memory.low": "104857600", "memory.high": "838860800"},
 			do: func(n *node, p Pod, c Container) {

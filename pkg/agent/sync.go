@@ -22,15 +22,18 @@ const (
 func (a *Agent) syncDue(ctx context.Context) {
 	a.mu.Lock()
 	session := a.session
-	if session == nil || session.sending || len(a.outbox.sync) == 0 { // Synchronize finds what a record lacks
+	if session != nil && session.sending || len(a.outbox.sync) == 0 {
 		a.mu.Unlock()
 		return
 	}
 	ids := slices.Sorted(maps.Keys(a.outbox.sync))
 	a.outbox.sync = nil
-	if session != nil {
-		session.sending = true
+	if session == nil || session.apply == nil { // the next Synchronize finds what a record lacks
+		a.mu.Unlock()
+		a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids, Unsent: true}, nil)
+		return
 	}
+	session.sending = true
 	a.mu.Unlock()
 	updates := a.syncContainers(ctx, ids)
 	if len(updates) == 0 {
@@ -67,9 +70,6 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 
 // endSending lets a session send further updates.
 func (a *Agent) endSending(session *Session) {
-	if session == nil {
-		return
-	}
 	a.mu.Lock()
 	session.sending = false
 	a.mu.Unlock()
@@ -84,20 +84,16 @@ func (a *Agent) noteMigration(id string, adjustment ledger.Adjustment, usage map
 }
 
 // send sends updates to the runtime and compares the containers' files afterwards, because the desired values may have changed meanwhile.
-// session is nil if no runtime is connected.
 func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Update) {
-	asks := session != nil && session.apply != nil
-	if asks {
-		timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
-		applying, cancel := context.WithTimeout(ctx, timeout)
-		err := session.apply(applying, updates)
-		cancel()
-		switch {
-		case err == nil:
-			a.counters.updates.Add(uint64(len(updates)))
-		case ctx.Err() == nil: // a daemon that ends ignores the answer: the next one synchronizes
-			a.log.WithError(err).Warn("the runtime did not apply updates of running containers: only their cgroup files are written")
-		}
+	timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
+	applying, cancel := context.WithTimeout(ctx, timeout)
+	err := session.apply(applying, updates)
+	cancel()
+	switch {
+	case err == nil:
+		a.counters.updates.Add(uint64(len(updates)))
+	case ctx.Err() == nil: // a daemon that ends ignores the answer: the next one synchronizes
+		a.log.WithError(err).Warn("the runtime did not apply updates of running containers: only their cgroup files are written")
 	}
 	a.endSending(session)
 	var finished ledger.FinishUnsolicited
@@ -112,8 +108,6 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 	a.stepLocked(finished)
 	a.mu.Unlock()
 	signal(a.restoreDue)
-	if asks {
-		_ = a.protector.Check(ctx, dirs...) // failures are logged, counted and retried
-	}
-	a.poke() // for updates that became due meanwhile
+	_ = a.protector.Check(ctx, dirs...) // failures are logged, counted and retried
+	a.poke()                            // for updates that became due meanwhile
 }

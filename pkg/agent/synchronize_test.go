@@ -247,3 +247,50 @@ func TestAReadOnlyStateFolderIsNoReasonToStop(t *testing.T) {
 		}
 	}
 }
+
+// A runtime that has cut the connection creates a container without the answer. What it shows has no unified map then.
+func TestAnAnswerThatTheRuntimeHasNotReadIsSentAgain(t *testing.T) {
+	for _, version := range []string{"0.8.0", "0.12.3"} {
+		n := newNode(t, "", func(n *node) { n.runtime.NRIVersion = version })
+		pod := n.pod("pod", memoryqos.Burstable)
+		c := ofPod(pod, "main", 1000*mi)
+		n.create(pod, c)
+		n.mkdir(c.CgroupsPath)
+		c.State = Running
+		n.Connected(n.runtime, n.apply)
+		updates := n.sync([]Pod{pod}, []Container{c})
+		if len(updates) != 1 || updates[0].Unified["memory.high"] != bytesOf(900*mi) {
+			t.Errorf("NRI %s: the updates are %+v", version, updates)
+		}
+	}
+}
+
+// TestWhatCouldNotBeSentIsInTheNextAnswer: NRI before 0.12.1 takes updates only in an answer, and 0.8 shows no unified map.
+func TestWhatCouldNotBeSentIsInTheNextAnswer(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := ofPod(pod, "main", 1000*mi)
+	n.launch(pod, c)
+	c.State = Running
+	n.reconfigure("memoryThrottlingFactor: 0.5")
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(500*mi))
+	n.Connected(n.runtime, n.apply)
+	if updates := n.sync([]Pod{pod}, []Container{c}); len(updates) != 1 || updates[0].Unified["memory.high"] != bytesOf(500*mi) {
+		t.Errorf("the updates are %+v", updates)
+	}
+}
+
+// TestARaiseIsNotForTheRecord: with a late answer of the runtime it would undo the next raise.
+func TestARaiseIsNotForTheRecord(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	if err := n.SetHigh(t.Context(), c.ID, 950*mi); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if updates := n.sync([]Pod{pod}, []Container{c}); len(updates) > 0 {
+		t.Errorf("the updates are %+v", updates)
+	}
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(950*mi))
+}

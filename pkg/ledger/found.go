@@ -24,12 +24,12 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	}
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
 		c.Unanswered = c.Unanswered || c.Phase == Creating && mems != c.Record.Mems // the answer came too late
-		c.Phase = received.State
-		c.Seen = c.Seen || found.Seen[c.Cgroup]
-		values.OOMGroup = c.Record.Values.OOMGroup // this file is not read
-		if len(received.Resources.Unified) == 0 {
+		values.OOMGroup = c.Record.Values.OOMGroup                                  // this file is not read
+		if len(received.Resources.Unified) == 0 && c.Phase != Creating {            // else the runtime may not have read the answer
 			values = c.Record.Values
 		}
+		c.Phase = received.State
+		c.Seen = c.Seen || found.Seen[c.Cgroup]
 		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
 		c.Record.Unsure = c.Record.unsure(received.Resources)
 		c.Own = c.Own || files.Own

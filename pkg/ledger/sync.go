@@ -5,6 +5,8 @@ import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 // SyncContainers updates the runtime's record of containers to the desired values. Their files do not wait for the runtime.
 type SyncContainers struct {
 	IDs []string
+	// Unsent is set if there is no way to the runtime: the journal has the kubelet's values before the files are written.
+	Unsent bool `json:",omitempty"`
 	// Usage is the memory of their cgroups.
 	Usage map[string]Usage
 }
@@ -21,6 +23,10 @@ func (e SyncContainers) apply(l *Ledger) {
 		now := l.deriveRun(c)
 		update, lacks := c.syncUpdate(&now)
 		if !lacks {
+			continue
+		}
+		if e.Unsent {
+			l.journal(c, update.Adjustment, c.Resources.Unified, nil)
 			continue
 		}
 		l.recordAnswer(c, &now, update.Adjustment, c.Resources.Unified, nil)

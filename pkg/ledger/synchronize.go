@@ -86,6 +86,7 @@ func (l *Ledger) correct(listed []*container) {
 	for _, c := range listed {
 		l.journalFound(c)
 		now := l.deriveRun(c)
+		now.values = now.qos // no record needs the stall guard's memory.high: it changes all the time
 		if _, lacks := c.syncUpdate(&now); lacks {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
 			if c.Unanswered {
