@@ -170,10 +170,10 @@ func TestCRIOsStaleValuesDoNotWin(t *testing.T) {
 		if got := n.containerView(burst, "main"); got.Limit != 2000*mi {
 			t.Errorf("the Burstable limit is taken as %d", got.Limit)
 		}
-		// CRI-O would write what it has in its record: with an update of its own, or with the kubelet's next one.
-		if len(updates) != 2 || updates[0].CpusetMems != "0-1" || updates[0].Unified["memory.min"] == "" || updates[1].Unified["memory.high"] != bytesOf(1800*mi) {
-			t.Errorf("the record is not corrected: %+v", updates)
+		if len(updates) != 0 {
+			t.Errorf("the files are right, and there are updates: %+v", updates)
 		}
+		// At its next update CRI-O would write what it has in its record.
 		if got := n.update(pod, c, Resources{CPUs: "0-3"}); got == nil || got.CpusetMems != "0-1" || got.Unified["memory.min"] == "" {
 			t.Errorf("the Guaranteed one is answered with %+v", got)
 		}

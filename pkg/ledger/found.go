@@ -25,7 +25,8 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
 		c.Unanswered = c.Unanswered || c.Phase == Creating && mems != c.Record.Mems // the answer came too late
 		values.OOMGroup = c.Record.Values.OOMGroup                                  // this file is not read
-		if len(received.Resources.Unified) == 0 && c.Phase != Creating {            // else the runtime may not have read the answer
+		c.remembered = len(received.Resources.Unified) == 0 && c.Phase != Creating  // else the runtime may not have read the answer
+		if c.remembered {
 			values = c.Record.Values
 		}
 		c.Phase = received.State

@@ -261,6 +261,8 @@ type container struct {
 	*Slot
 	pod   *pod
 	grant claimGrant
+	// remembered is set if the runtime does not show the values of its record, which are known to this process alone.
+	remembered bool
 }
 
 // addContainer adds the container of a slot to the pod.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
@@ -70,30 +71,47 @@ func (e Synchronize) apply(l *Ledger) {
 	}
 	clear(l.state.Raises) // the remaining containers have ended
 	placed := l.placeAll(listed)
-	l.correct(listed)
+	l.correct(listed, e.Found)
 	l.state.Synchronized.set(l.step.now, "")
 	l.note(Info, "synchronized with the runtime", map[string]any{
 		"pods": len(l.living), "containers": len(l.containers), "placed": placed, "updates": len(l.step.effects.Sync),
 	}, nil)
 }
 
-// correct asks the runtime to update the containers whose record lacks the desired values, also where their files hold them: with its next
-// update the runtime would write its record, perhaps when no plugin remembers what is in it.
-func (l *Ledger) correct(listed []*container) {
+// correct asks the runtime to update the containers whose files do not hold the desired values. If the files hold them, the answer to its next
+// update corrects its record, unless that is known to this process alone.
+func (l *Ledger) correct(listed []*container, found Found) {
 	if l.state.Resolved.Config.DryRun() {
 		return
 	}
 	for _, c := range listed {
 		l.journalFound(c)
 		now := l.deriveRun(c)
+		files, read := found.Files[c.ID]
+		match := read && l.filesMatch(&now, files)
 		now.values = now.qos // no record needs the stall guard's memory.high: it changes all the time
-		if _, lacks := c.syncUpdate(&now); lacks {
+		forgotten := c.remembered && !sameValues(c.Record.Values, now.values) // at the next start
+		if _, lacks := c.syncUpdate(&now); lacks && (!match || forgotten) {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
 			if c.Unanswered {
 				l.note(Info, "a container was created without an answer of ours, and is taken in", l.fields(c), nil)
 			}
 		}
 	}
+}
+
+// filesMatch reports whether the files were read and hold the desired values, or the kernel's defaults where none is desired.
+func (l *Ledger) filesMatch(now *derivedRun, files Files) bool {
+	holds := func(shown, wanted *uint64, knob cgroup.Knob) bool {
+		initial := knob.Default()
+		if wanted == nil {
+			wanted = &initial
+		}
+		return shown != nil && memoryqos.Holds(*shown, *wanted, l.page())
+	}
+	values, mems := now.values, now.mems
+	return holds(files.Min, values.Min, cgroup.MemoryMin) && holds(files.Low, values.Low, cgroup.MemoryLow) &&
+		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)
 }
 
 // dropGone frees the pods that the runtime no longer lists and that have no processes.
