@@ -173,6 +173,36 @@ func TestADryRunPublishesNothing(t *testing.T) {
 	}
 }
 
+// TestADryRunCreatesNoSlice: there is none to empty, and nothing is due until the dry run ends.
+func TestADryRunCreatesNoSlice(t *testing.T) {
+	var requests string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests += r.Method + " "
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound})
+	}))
+	defer server.Close()
+	client, err := NewClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPublisher(Options{Client: client, Name: "d", Node: "n"})
+	view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
+	view.Config.Config.Profile = config.ProfileObserve
+	if err := p.publish(t.Context(), view); err != nil || p.due(view) {
+		t.Errorf("due, or %v", err)
+	}
+	view.Config.Config.Profile = config.ProfileFull
+	if view.Generation++; !p.due(view) {
+		t.Error("not due after the dry run")
+	}
+	_ = p.publish(t.Context(), view)
+	if want := "GET GET "; !strings.HasPrefix(requests, want) || !strings.HasSuffix(requests, "POST ") {
+		t.Errorf("requests %s, want %s, then POST", requests, want)
+	}
+}
+
 // TestRefusedMappingsAreTriedAgain: a refusal holds for a while, a field that is dropped until the slice is created again, and neither once
 // the configuration does not want it.
 func TestRefusedMappingsAreTriedAgain(t *testing.T) {
@@ -222,7 +252,7 @@ func TestARefusalCostsOneRequest(t *testing.T) {
 	p := newPublisher(Options{Client: client, Name: "d", Node: "n", Log: log})
 	view := &ledger.View{Generation: 1, Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
 	p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
-	p.known.Name = p.slice()
+	p.known.Name, p.known.ResourceVersion = p.slice(), "1"
 	view.Config.Config.DRA.PublishNodeAllocatable = true
 	for try := range 3 {
 		if !p.due(view) {

@@ -125,25 +125,24 @@ func (p *publisher) due(view *ledger.View) bool {
 
 // spec is what the slice should be. A dry run publishes nothing: it answers the kubelet about the claims that there are, so that their pods can end.
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
-	claimable := view.Claimable
+	spec := resourceapi.ResourceSliceSpec{
+		Driver: p.Name, NodeName: &p.Node, Pool: resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
+	}
 	if view.Config.Config.DryRun() {
-		claimable = nil
+		return spec
 	}
 	var order []int
 	for of := range 2 { // each tier by itself: a large node that the scheduler takes last is no reason to keep the order of the others
 		others := func(id int) bool { return tier(id, p.Machine) != of }
-		order = append(order, claims.Order(claimable, view.NodeMemory, p.order, others)...)
+		order = append(order, claims.Order(view.Claimable, view.NodeMemory, p.order, others)...)
 	}
 	p.order = order
 	wanted := view.Config.Config.DRA.PublishNodeAllocatable
 	if !wanted {
 		p.unmapped.Store(nil)
 	}
-	return resourceapi.ResourceSliceSpec{
-		Driver: p.Name, NodeName: &p.Node,
-		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
-		Devices: sliceDevices(claimable, p.Machine, p.order, wanted && p.unmapped.Load().over()),
-	}
+	spec.Devices = sliceDevices(view.Claimable, p.Machine, p.order, wanted && p.unmapped.Load().over())
+	return spec
 }
 
 // publish writes the slice if it differs from what the API server has.
@@ -159,10 +158,13 @@ func (p *publisher) publish(ctx context.Context, view *ledger.View) error {
 }
 
 func (p *publisher) write(ctx context.Context, view *ledger.View) error {
-	if p.known == nil {
+	if p.known == nil || p.known.ResourceVersion == "" {
 		found := &resourceapi.ResourceSlice{}
 		err := p.Client.Get().Resource(resource).Name(p.slice()).Do(ctx).Into(found)
 		switch {
+		case apierrors.IsNotFound(err) && view.Config.Config.DryRun():
+			p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)} // there is none to empty
+			return nil
 		case apierrors.IsNotFound(err):
 			return p.create(ctx, view)
 		case err != nil:
