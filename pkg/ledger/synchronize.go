@@ -89,7 +89,7 @@ func (l *Ledger) correct(listed []*container, found Found) {
 		now := l.deriveRun(c)
 		files, read := found.Files[c.ID]
 		match := read && l.filesMatch(&now, files)
-		now.values = now.qos // no record needs the stall guard's memory.high: it changes all the time
+		now.values = now.qos                                                  // no record needs the stall guard's memory.high: it changes all the time
 		forgotten := c.remembered && !sameValues(c.Record.Values, now.values) // at the next start
 		if _, lacks := c.syncUpdate(&now); lacks && (!match || forgotten) {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
