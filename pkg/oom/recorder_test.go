@@ -310,7 +310,7 @@ func TestAKillOfAContainerThatIsNotKnownYet(t *testing.T) {
 		h.look(r, noon.Add(time.Duration(i)*time.Minute))
 		h.view = known
 	}
-	h.expect(" 1 container unknown by web/; app 3 container unknown by web/app")
+	h.expect(" 1 container unknown by web/; app 2 container unknown by web/app")
 }
 
 // killOnFullNode has the kernel kill a process of app, which may use node 0 only, when that node has no memory left.

@@ -130,8 +130,9 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 	if f.counted.Kills >= together.Kills { // the kernel counts in the container first
 		known := r.file.Known[p.cgroup]
 		known.Kills += f.counted.Kills - together.Kills
-		if shown, _, err := readCounters(r.options.Tree, p.cgroup); err == nil { // others were counted before their container was known
-			known.Kills = min(known.Kills, shown.Kills)
+		if shown, _, err := readCounters(r.options.Tree, p.cgroup); err == nil && known.Kills > shown.Kills {
+			f.judged(known.Kills - shown.Kills)
+			known.Kills = shown.Kills
 		}
 		r.file.Known[p.cgroup] = known
 		f.waits = nil
@@ -155,6 +156,16 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 	}
 	f.victims = append(f.victims, lost)
 	return f
+}
+
+// judged takes kills off that the pod has counted, and that have a verdict, from before their container was known.
+func (f *found) judged(kills uint64) {
+	for i := range f.victims {
+		of := &f.victims[i].counted
+		taken := min(kills, of.Kills)
+		of.Kills, kills = of.Kills-taken, kills-taken
+	}
+	f.victims = slices.DeleteFunc(f.victims, func(v victim) bool { return v.counted.Kills == 0 })
 }
 
 // readContainers reads which containers of a pod lost processes. waits is set if one could not be read.
