@@ -262,7 +262,7 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 		if !waits {
 			return slow
 		}
-		_ = p.journal.Wait(ctx)
+		_ = p.journal.Wait(context.WithoutCancel(ctx)) // which is soon, also if the caller has gone
 		s.stored = true
 	}
 }

@@ -205,11 +205,17 @@ func TestTheJournalKnowsAFileBeforeItIsWritten(t *testing.T) {
 	}))
 	j := openJournal(t, dir)
 	p := New(Options{Tree: tree, Journal: j})
+	ended, end := context.WithCancel(t.Context()) // of a connection that was lost
+	end()
 	for i := range 10 { // each pod is new
 		pod := fmt.Sprintf("kubepods/podg%d", i)
 		put(t, tree.Root(), map[string]string{pod + "/": ""})
 		targets := Targets([]Pod{{Path: mustPod(t, pod), Values: minimum(100)}})
-		if err := p.applyPart(t.Context(), targets, nil); err != nil {
+		ctx := t.Context()
+		if i%2 > 0 {
+			ctx = ended
+		}
+		if err := p.applyPart(ctx, targets, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
