@@ -25,9 +25,10 @@ var (
 	disk    = map[string]time.Duration{DiskHangs: 2 * time.Second, DiskFails: 30 * time.Second} // durable tries again after 30 s at most
 	// A dry run looks every 10 s at what systemd has not confirmed.
 	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
-	// What a pod has of a claim that was another's, for a container that was created without an answer, is found out within 10 s.
-	passedOn = map[string]time.Duration{DaemonKilled: 12 * time.Second, DaemonEnds: 12 * time.Second, DaemonReplaced: 12 * time.Second, DaemonFrozen: 12 * time.Second,
-		RuntimeRestarted: 12 * time.Second, NRIAway: 12 * time.Second, APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
+	// The periodic check finds out within 10 s what no event has told of: a pod's end, and a claim that was another's.
+	checked = map[string]time.Duration{DaemonKilled: 12 * time.Second, DaemonEnds: 12 * time.Second, DaemonReplaced: 12 * time.Second, DaemonFrozen: 12 * time.Second,
+		RuntimeRestarted: 12 * time.Second, NRIAway: 12 * time.Second}
+	reread = map[string]time.Duration{APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go): before a watch, and
 	// before the list that follows it if what it continues has expired.
 	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: 2 * time.Minute, APIHangs: time.Minute, APIRefuses: 2 * time.Minute, APILags: time.Minute, APIExpires: time.Minute}
@@ -44,7 +45,7 @@ var promises = map[Promise]bound{
 	fits:      {time.Second, together(away, kernelSlow, disk)},
 	released:  {time.Second, together(away, kernelSlow, disk)},
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
-	freed:     {5 * time.Second, together(away, kernelSlow, disk, silence)},
+	freed:     {5 * time.Second, together(kernelSlow, disk, silence, checked)},
 
 	covered: {0, together(away, kernelSlow)},
 
@@ -66,7 +67,7 @@ var promises = map[Promise]bound{
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
 	lowered:        {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
-	onClaim:        {time.Second, together(away, kernelSlow, disk, passedOn)},
+	onClaim:        {time.Second, together(kernelSlow, disk, checked, reread)},
 	claimReleased:  {time.Second, nil},
 	claimAnswered:  {0, aMinute(away, kernelSlow, silence, disk, map[string]time.Duration{KubeletRestarted: 0})},
 	claimPublished: {0, nil},
