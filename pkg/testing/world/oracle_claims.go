@@ -78,7 +78,10 @@ func (n *simulation) onClaims(see seer) {
 			want |= p.Claims[name].bits()
 		}
 		mems := n.text(c.Cgroup, "cpuset.mems")
-		if want != 0 && n.runs(c) && !c.Since.Before(n.placed) && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
+		if want == 0 || bits(mems) == want || !n.runs(c) || c.Since.Before(n.placed) || n.kernel.mapped(c.Cgroup, n.withMemory()&^want) > mostMoved {
+			continue
+		}
+		if _, contested := n.blocksOf(p.UID, c.Spec.Name); !contested {
 			see(onClaim, p.Name+"/"+c.ID, "has cpuset.mems %q, and claims %v", mems, p.Claims)
 		}
 	}
