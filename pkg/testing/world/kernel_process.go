@@ -75,7 +75,11 @@ func (k *Kernel) run(p *process, passed time.Duration) {
 			a.cpu += ran
 		}
 	}
-	if !p.getsOn(passed, k.leastFreed()) && p.atHigh && 2*min(p.stalled, passed) > passed {
+	slow := passed / 2
+	if k.fullStands() { // what runs for longer is taken for another task, beside one that waits
+		slow = passed - passed/100
+	}
+	if !p.getsOn(passed, k.leastFreed()) && p.atHigh && min(p.stalled, passed) > slow {
 		p.standing += passed
 	} else {
 		p.standing = 0
