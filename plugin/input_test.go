@@ -78,7 +78,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"negative":                      {pod("{limits: {memory: -1Gi}}"), "limits.memory: -1Gi is negative"},
 		"negative request":              {pod("{requests: {memory: -5}}"), "requests.memory: -5 is negative"},
 		"not a quantity":                {pod("{limits: {memory: 1Gib}}"), `"1Gib" is not a quantity`},
-		"a list as quantity":            {pod("{limits: {memory: [1]}}"), "is not a quantity"},
+		"a list as quantity":            {pod("{limits: {memory: [1]}}"), "limits.memory: a list is not a quantity; want for example 64Mi"},
 		"overflowing":                   {pod("{limits: {memory: 8Ei}}"), "more than any machine has"},
 		"overflowing far":               {pod("{limits: {memory: 1e30}}"), "more than any machine has"},
 		"fraction of a byte":            {pod("{limits: {memory: 1500m}}"), "not a whole number of bytes"},

@@ -62,7 +62,7 @@ func checkLeaf(of reflect.Type, n *yaml.Node) error {
 		return nil
 	}
 	if n.Kind != yaml.ScalarNode {
-		return errors.New("is not a quantity; want for example 64Mi, 1.5Gi or 2")
+		return fmt.Errorf("%s is not a quantity; want for example 64Mi, 1.5Gi or 2", strictyaml.Describe(n))
 	}
 	text := n.Value[:min(len(n.Value), 80)]
 	switch _, err := quantity.ParseRoundedUp(n.Value); {

@@ -106,7 +106,7 @@ const oldBools = "y Y yes Yes YES on On ON n N no No NO off Off OFF"
 func (c *checker) scalar(n *yaml.Node, path string, of reflect.Type) error {
 	want := wanted(reflect.New(of).Elem())
 	if n.Kind != yaml.ScalarNode {
-		return c.errorf(n, path, "want %s, got %s", want, describe(n))
+		return c.errorf(n, path, "want %s, got %s", want, Describe(n))
 	}
 	switch of.Kind() {
 	case reflect.String:

@@ -143,7 +143,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
 // pairs walks a mapping's keys, each once, past errors.
 func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
-		return d.errorf(n, path, "want a mapping of names to values, got %s", describe(n))
+		return d.errorf(n, path, "want a mapping of names to values, got %s", Describe(n))
 	}
 	var errs []error
 	seen := make(map[string]int, len(n.Content)/2)
@@ -151,7 +151,7 @@ func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNod
 		var err error
 		switch key := n.Content[i]; {
 		case key.Kind != yaml.ScalarNode:
-			err = d.errorf(key, path, "want a name as the key, got %s", describe(key))
+			err = d.errorf(key, path, "want a name as the key, got %s", Describe(key))
 		case key.ShortTag() == "!!merge" && d.merges:
 		case key.ShortTag() == "!!merge":
 			err = d.errorf(key, path, "merge keys (<<) are not supported")
@@ -185,7 +185,7 @@ func (d *decoder) list(n *yaml.Node, path string, into reflect.Value) error {
 // items walks a sequence, past errors.
 func (d *decoder) items(n *yaml.Node, path string, visit func(i int, item *yaml.Node, path string) error) error {
 	if n.Kind != yaml.SequenceNode {
-		return d.errorf(n, path, "want a list, got %s", describe(n))
+		return d.errorf(n, path, "want a list, got %s", Describe(n))
 	}
 	var errs []error
 	for i, item := range n.Content {
@@ -221,7 +221,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, into reflect.Value) error {
 		}
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
-		return d.errorf(n, path, "want %s, got %s", want, describe(n))
+		return d.errorf(n, path, "want %s, got %s", want, Describe(n))
 	}
 	if err := d.known(n, path); err != nil {
 		return err
@@ -311,7 +311,8 @@ func wanted(into reflect.Value) string {
 	return "a text"
 }
 
-func describe(n *yaml.Node) string {
+// Describe says what a node is, or quotes its text.
+func Describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
 		return "a mapping"
