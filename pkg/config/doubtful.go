@@ -57,6 +57,14 @@ func (c Config) doubtful() (warnings []string) {
 			warn(key, changed, "has no effect: memoryManagerPolicy is None, which places nothing")
 		}
 	}
+	if rules := c.TopologyManagerPolicy.Rules(); c.MemoryManagerPolicy != MemoryManagerNone {
+		closest, _ := strconv.ParseBool(c.TopologyManagerPolicyOptions[preferClosest])
+		strategy, _ := c.strategy()
+		const options = "topologyManagerPolicyOptions."
+		warn(options+preferClosest, closest && (!rules.Aligns || rules.OneNode), "has no effect under topologyManagerPolicy %s", c.TopologyManagerPolicy)
+		warn(options+maxAllowableNodes, true, "has no effect: any number may be")
+		warn(options+scoreWeights, !strategy.Scores(), "has no effect without %s", allocationStrategy)
+	}
 	for _, key := range c.places.doc.Scalars() {
 		if strings.HasSuffix(key, "memory") || strings.HasSuffix(key, "memory.available") || key == "maxMigrationBytes" {
 			text := c.places.doc.Text(key)

@@ -382,9 +382,16 @@ func TestDoubtfulKeys(t *testing.T) {
 		"profile: NUMA\nmemoryReservationPolicy: HardReservation": "c.yaml:2: memoryReservationPolicy: has no effect: profile NUMA writes no memory.min, memory.low and memory.high",
 		"profile: NUMA\ncacheRoom: 0.1":                           "c.yaml:2: cacheRoom: has no effect: profile NUMA writes no memory.min, memory.low and memory.high",
 		"profile: QoS\nreservedMemory: 0:memory=1Gi":              "c.yaml:2: reservedMemory: has no effect: memoryManagerPolicy is None, which places nothing",
-		"maxMigrationBytes: 512":                                  "c.yaml:1: maxMigrationBytes: 512 is in bytes, did you mean 512Mi?",
-		"evictionHard: {memory.available: 100}":                   "c.yaml:1: evictionHard.memory.available: 100 is in bytes, did you mean 100Mi?\nreservedMemory is not set: kubeReserved 0 + systemReserved 0 + evictionHard 100 = 100 bytes are spread over the NUMA nodes in proportion to their memory: 0:memory=100",
-		"maxMigrationBytes: 1048576":                              "",
+		"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: true, numa-score-weights: memory=2}\ntopologyManagerPolicy: none": "c.yaml:1: topologyManagerPolicyOptions.prefer-closest-numa-nodes: has no effect under topologyManagerPolicy none\n" +
+			"c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: has no effect without numa-allocation-strategy",
+		"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: true}\ntopologyManagerPolicy: single-numa-node":                            "c.yaml:1: topologyManagerPolicyOptions.prefer-closest-numa-nodes: has no effect under topologyManagerPolicy single-numa-node",
+		"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: false}\ntopologyManagerPolicy: none":                                       "",
+		"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: true, numa-allocation-strategy: least-used, numa-score-weights: memory=2}": "",
+		"topologyManagerPolicyOptions: {max-allowable-numa-nodes: 9}":                                                                         "c.yaml:1: topologyManagerPolicyOptions.max-allowable-numa-nodes: has no effect: any number may be",
+		"topologyManagerPolicyOptions: {max-allowable-numa-nodes: 9}\nprofile: QoS":                                                           "c.yaml:1: topologyManagerPolicyOptions: has no effect: memoryManagerPolicy is None, which places nothing",
+		"maxMigrationBytes: 512":                "c.yaml:1: maxMigrationBytes: 512 is in bytes, did you mean 512Mi?",
+		"evictionHard: {memory.available: 100}": "c.yaml:1: evictionHard.memory.available: 100 is in bytes, did you mean 100Mi?\nreservedMemory is not set: kubeReserved 0 + systemReserved 0 + evictionHard 100 = 100 bytes are spread over the NUMA nodes in proportion to their memory: 0:memory=100",
+		"maxMigrationBytes: 1048576":            "",
 		"profile: QoS\nevictionHard: {memory.available: 100Mi, nodefs.available: 10%, imagefs.available: foo}": `c.yaml:2: evictionHard.imagefs.available: "foo" is not a quantity such as 64Mi, 2G or 4096, and no kubelet starts with it`,
 		"profile: QoS\nkubeReserved: {cpu: 500m, pid: '1000'}\nsystemReserved: {cpu: -1}":                      `c.yaml:3: systemReserved.cpu: "-1" is negative, and no kubelet starts with it`,
 		"maxMigrationBytes: 0": "",
@@ -518,7 +525,7 @@ func TestStrategy(t *testing.T) {
 		"empty option":   {options + `{numa-allocation-strategy: ""}`, "none", nil, ""},
 		"weights":        {options + `{numa-allocation-strategy: least-allocated, numa-score-weights: "cpu=3, memory=0,hugepages-2Mi=100,nvidia.com/gpu=6,"}`, "least-allocated", weights{"memory": 0, "hugepages-2Mi": 100}, ""},
 		"others' weight": {options + "{numa-score-weights: cpu=3, numa-allocation-strategy: most-allocated}", "most-allocated", nil, ""},
-		"weights alone":  {options + "{numa-score-weights: memory=3}", "none", nil, ""},
+		"weights alone":  {options + "{numa-score-weights: memory=3}", "none", nil, "c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: has no effect without numa-allocation-strategy"},
 		"policy none":    {options + "{numa-allocation-strategy: most-allocated}\ntopologyManagerPolicy: none", "most-allocated", nil, "topologyManagerPolicyOptions: numa-allocation-strategy most-allocated has no effect under topologyManagerPolicy none: set best-effort, restricted or single-numa-node"},
 	} {
 		t.Run(name, func(t *testing.T) {
