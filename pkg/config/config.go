@@ -171,7 +171,12 @@ var replaced = map[string]string{
 	"requestTimeout":          "it is always 300 ms",
 	"reconcilePeriod":         "it is always 10 s",
 
-	"cpuManagerPolicy": "it is the kubelet's: set it there; what it assigns is followed, see onConflict",
+	"cpuManagerPolicy":   "it is the kubelet's: set it there; what it assigns is followed, see onConflict",
+	"reservedSystemCPUs": "it is the kubelet's: set it there, and for simulate in the machine file",
+	"featureGates":       "it is the kubelet's, and none is needed here",
+	"memoryQoS":          "use memoryReservationPolicy and memoryThrottlingFactor",
+	"config":             "it is of the Helm chart's values: give what is below it",
+	"nodeGroups":         "it is of the Helm chart's values",
 }
 
 // Instead says what replaces a key that was removed, or where it belongs (strictyaml.Replacer).

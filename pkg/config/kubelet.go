@@ -71,7 +71,7 @@ func (f Files) adopt(profile Profile, path, ours string, doc *strictyaml.Documen
 	if err := yaml.Unmarshal(data, &k); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
-	if k.Kind != "KubeletConfiguration" || !strings.HasPrefix(k.APIVersion, "kubelet.config.k8s.io/") {
+	if k.Kind != kubeletKind || !strings.HasPrefix(k.APIVersion, "kubelet.config.k8s.io/") {
 		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s",
 			path, strictyaml.Quote(k.Kind), strictyaml.Quote(k.APIVersion))
 	}

@@ -66,6 +66,9 @@ func (f Files) Parse(name string, data []byte) (Config, error) {
 	}
 	c = below
 	_, _ = strictyaml.Decode(name, data, &c) // the errors are the same
+	if doc.Text("kind") == kubeletKind {     // one error, not one for each of its keys
+		return c, doc.Errorf("kind", "want %s, got the kubelet's: name its file in kubeletConfig of one of ours", Kind)
+	}
 	c.Origin.Warnings = append(c.Origin.Warnings, c.doubtful()...)
 	c.NodeResourceTopology = c.NodeResourceTopology && c.Profile != ProfileObserve // a scheduler would heed what is not held
 	c.Origin.EvictionHard = doc.Has("evictionHard") || c.places.taken["evictionHard"]

@@ -6,6 +6,8 @@ import "github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 const (
 	APIVersion = "memory-manager.noderesource.dev/v1alpha1"
 	Kind       = "MemoryManagerConfiguration"
+	// kubeletKind is what kubeletConfig names.
+	kubeletKind = "KubeletConfiguration"
 )
 
 // Profile is what the plugin is installed for.
