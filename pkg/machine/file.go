@@ -36,6 +36,14 @@ type file struct {
 	ReservedSystemCPUs string            `yaml:"reservedSystemCPUs,omitempty"`
 }
 
+// Instead says what a file of Kubernetes should have been (strictyaml.Replacer).
+func (*file) Instead(key string) string {
+	if key == "kind" {
+		return "want a machine file, as the command machine prints it"
+	}
+	return ""
+}
+
 type fileNode struct {
 	ID     *int           `yaml:"id"`
 	Memory quantity.Bytes `yaml:"memory"`

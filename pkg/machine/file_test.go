@@ -42,6 +42,7 @@ func TestBadMachineFileIsOneClearError(t *testing.T) {
 	tests := map[string]struct{ text, want string }{
 		"empty":               {"", "m.yaml: nodes: want at least one NUMA node"},
 		"no nodes":            {"nodes: []", "m.yaml:1: nodes: want at least one NUMA node"},
+		"a Kubernetes object": {"kind: Node", `m.yaml:1: unknown field "kind": want a machine file, as the command machine prints it`},
 		"unknown field":       {"nodes:\n- {id: 0, memroy: 1Gi}", `m.yaml:2: nodes[0]: unknown field "memroy", did you mean "memory"?`},
 		"no id":               {"nodes:\n- {memory: 1Gi}", "m.yaml:2: nodes[0]: id is missing"},
 		"negative id":         {"nodes: [{id: -1, memory: 1Gi}]", "m.yaml:1: nodes[0].id: want a node id from 0 to 1023, got -1"},
