@@ -330,7 +330,7 @@ func TestSimulateReadsWhatPeopleHave(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"b.yml":     strings.Replace(pod("{}"), "web", "b", 1),
+		"b.yml":     strings.Replace(pod("{requests: , limits: {cpu: }}"), "web", "b", 1),
 		"a.yaml":    "---\n# Source: chart/templates/web.yaml\n" + strings.Replace(pod("{}"), "web", "a", 1) + "---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
 		"c.json":    `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}, "spec": {"containers": [{"name": "app"}]}}`,
 		"d.yaml":    "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: d}\nspec: {schedule: '@daily', jobTemplate: {spec: {template: {spec: {containers: [{name: app}]}}}}}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: b}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n",

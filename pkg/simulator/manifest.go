@@ -417,6 +417,9 @@ func withoutComments(n *yaml.Node) ([]byte, error) {
 		}
 		left--
 		copied := &yaml.Node{Kind: n.Kind, Style: n.Style, Tag: n.Tag, Value: n.Value}
+		if n.ShortTag() == "!!null" {
+			copied.Value = "null" // as nothing in {cpu: } it would be written as an empty text
+		}
 		for _, child := range n.Content {
 			if left < 0 {
 				break
