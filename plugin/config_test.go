@@ -16,7 +16,7 @@ func runConfig(t *testing.T, args ...string) (code int, out, errOut string) {
 	var outBuffer, errBuffer bytes.Buffer
 	command := newConfigCommand()
 	command.SilenceErrors, command.SilenceUsage = true, true
-	command.SetArgs(args)
+	command.SetArgs(append([]string{}, args...)) // of nil it takes the test binary's own
 	command.SetOut(&outBuffer)
 	code = exitCode(command.Execute(), &errBuffer)
 	return code, outBuffer.String(), errBuffer.String()
