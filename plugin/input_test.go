@@ -79,6 +79,8 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"negative request":              {pod("{requests: {memory: -5}}"), "requests.memory: -5 is negative"},
 		"not a quantity":                {pod("{limits: {memory: 1Gib}}"), `"1Gib" is not a quantity`},
 		"a list as quantity":            {pod("{limits: {memory: [1]}}"), "limits.memory: a list is not a quantity; want for example 64Mi"},
+		"a list as port":                {strings.Replace(pod("{}"), "image: app", "image: app\n      livenessProbe: {tcpSocket: {port: [1]}}", 1), "standard input:8: spec.containers[0].livenessProbe.tcpSocket.port: want a number or a text, got a list"},
+		"a word as time":                {strings.Replace(pod("{}"), "name: web", "name: web, creationTimestamp: yesterday", 1), `standard input:3: metadata.creationTimestamp: want a time such as 2026-01-02T15:04:05Z, got "yesterday"`},
 		"overflowing":                   {pod("{limits: {memory: 8Ei}}"), "more than any machine has"},
 		"overflowing far":               {pod("{limits: {memory: 1e30}}"), "more than any machine has"},
 		"fraction of a byte":            {pod("{limits: {memory: 1500m}}"), "not a whole number of bytes"},

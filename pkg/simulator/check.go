@@ -12,8 +12,11 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
+	kyaml "sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
@@ -55,9 +58,22 @@ func (o object) place() string { return fmt.Sprintf("%s:%d", o.file, o.node.Line
 
 var quantityType = reflect.TypeFor[resource.Quantity]()
 
-// checkLeaf finds quantities that cannot be read before the reader does, which does not say where they are and cuts large
-// ones.
+// otherLeaves are what other types that read themselves may hold.
+var otherLeaves = map[reflect.Type]string{
+	reflect.TypeFor[intstr.IntOrString](): "a number or a text",
+	reflect.TypeFor[metav1.Time]():        "a time such as 2026-01-02T15:04:05Z",
+}
+
+// checkLeaf finds quantities and others that cannot be read before the reader does, which does not say where they are and cuts
+// large quantities.
 func checkLeaf(of reflect.Type, n *yaml.Node) error {
+	if want := otherLeaves[of]; want != "" {
+		text, err := withoutComments(n)
+		if err == nil && kyaml.Unmarshal(text, reflect.New(of).Interface()) != nil {
+			err = fmt.Errorf("want %s, got %s", want, strictyaml.Describe(n))
+		}
+		return err
+	}
 	if of != quantityType || n.ShortTag() == "!!null" {
 		return nil
 	}
