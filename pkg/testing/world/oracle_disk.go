@@ -19,7 +19,8 @@ const (
 // unsynced are the files of state folders that a power failure may take, since when, by path: their content, and their names.
 type unsynced struct{ contents, names map[string]time.Time }
 
-// changes notes a system call that changes a file. Only the journal need not survive the machine: cgroups do not, either.
+// changes notes a system call that changes a file. The journal and CDI specifications, in /var/run, need not survive the machine: cgroups and
+// what the kubelet has prepared do not, either.
 func (u unsynced) changes(call, path string) {
 	since := func(of map[string]time.Time) {
 		if of[path].IsZero() {
@@ -55,7 +56,7 @@ func (n *simulation) synced() {
 	for what, files := range map[string]map[string]time.Time{"content": n.unsynced.contents, "name": n.unsynced.names} {
 		for path, since := range files {
 			name, mine := strings.CutPrefix(path, state+"/")
-			if !mine || name == "knobs.json" || strings.HasSuffix(name, ".tmp") || now.Sub(latest(since, calm)) <= within {
+			if !mine || name == "knobs.json" || strings.HasPrefix(name, "cdi/") || strings.HasSuffix(name, ".tmp") || now.Sub(latest(since, calm)) <= within {
 				continue
 			}
 			if _, err := os.Lstat(path); err == nil { // else it was removed
