@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,8 +85,25 @@ func (n *simulation) turn() {
 
 // survives compares what systemd holds with the files of slices and containers.
 func (n *simulation) survives() {
-	if n.units == nil || !n.settings().writes() {
+	found := n.unconfirmed()
+	if len(found) == 0 {
 		return
+	}
+	time.AfterFunc(2*time.Second, func() { // what changes just now is confirmed
+		n.judge(func() {
+			for _, text := range n.unconfirmed() {
+				if slices.Contains(found, text) {
+					n.broken(survives, "%s", text)
+				}
+			}
+		})
+	})
+}
+
+// unconfirmed are the values that systemd does not hold.
+func (n *simulation) unconfirmed() (all []string) {
+	if n.units == nil || !n.settings().writes() {
+		return nil
 	}
 	cgroups := []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
 	for _, p := range n.kubelet.Pods() {
@@ -100,10 +118,11 @@ func (n *simulation) survives() {
 		have, held := n.values(dir), n.units.Held(dir)
 		for knob, value := range map[cgroup.Knob]uint64{cgroup.MemoryMin: have.min, cgroup.MemoryLow: have.low, cgroup.MemoryHigh: have.high} {
 			if holds, set := held[knob]; (set || strings.HasSuffix(dir, ".slice")) && !near(value, orDefault(holds, set, knob)) { // the kernel rounds down to a page
-				n.broken(survives, "%s of %s is %d, and systemd holds %s", knob, dir, value, fmt.Sprint(held))
+				all = append(all, fmt.Sprintf("%s of %s is %d, and systemd holds %v", knob, dir, value, held))
 			}
 		}
 	}
+	return all
 }
 
 func orDefault(value uint64, set bool, knob cgroup.Knob) uint64 {
