@@ -15,7 +15,7 @@ const RolledBack = "rolled back"
 
 // rollsBack rolls the daemon of every second scenario back, and ends that. What is written in between is judged as where the profile is Observe.
 func (n *simulation) rollsBack() {
-	if d := draws(n.scenario.Seed, "rollback"); d.IntN(2) == 0 || n.settings().Profile == "Observe" || n.scenario.losesJournal() {
+	if d := draws(n.scenario.Seed, "rollback"); d.IntN(2) == 0 || n.settings().Profile == "Observe" || n.scenario.endsDuring(DiskHangs, DiskFails) {
 		return
 	}
 	const takes = 15 * time.Second // it looks again after 10 s at what systemd has not confirmed
@@ -41,13 +41,14 @@ func (n *simulation) rollsBack() {
 	})
 }
 
-// losesJournal reports whether a daemon ends while the disk does not take its journal: the next one takes values of its for the kubelet's.
-func (s Scenario) losesJournal() bool {
-	const again = 30 * time.Second // it tries again after that
-	return slices.ContainsFunc(s.Faults, func(disk Fault) bool {
-		return (disk.Kind == DiskHangs || disk.Kind == DiskFails) && slices.ContainsFunc(s.Faults, func(end Fault) bool {
+// endsDuring reports whether a daemon ends while something does not take what it gives it, or before it has tried again. The next one does not
+// know of it: it takes values of a lost journal for the kubelet's, and those in the files for systemd's.
+func (s Scenario) endsDuring(kinds ...string) bool {
+	const again = 30 * time.Second
+	return slices.ContainsFunc(s.Faults, func(f Fault) bool {
+		return slices.Contains(kinds, f.Kind) && slices.ContainsFunc(s.Faults, func(end Fault) bool {
 			ends := end.Kind == DaemonKilled || end.Kind == DaemonEnds || end.Kind == DaemonReplaced
-			return ends && end.At >= disk.At && time.Duration(end.At-disk.At) <= time.Duration(disk.Length)+again
+			return ends && end.At >= f.At && time.Duration(end.At-f.At) <= time.Duration(f.Length)+again
 		})
 	})
 }

@@ -102,7 +102,7 @@ func (n *simulation) survives() {
 
 // unconfirmed are the values that systemd does not hold.
 func (n *simulation) unconfirmed() (all []string) {
-	if n.units == nil || !n.settings().writes() {
+	if n.units == nil || !n.settings().writes() || n.scenario.endsDuring(SystemdHangs, SystemdAway) {
 		return nil
 	}
 	cgroups := []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
