@@ -175,7 +175,7 @@ func TestWhyAClaimIsNotSettledIsSaidOnce(t *testing.T) {
 	}
 }
 
-// A claim that is released before it is read again stays released: nobody would release it once more.
+// A claim that is released before it is read again stays released: there is no second release.
 func TestAReleasedClaimIsNotReadAgain(t *testing.T) {
 	d, l := testDriver(t)
 	claim, err := d.prepare(t.Context(), named("a"))

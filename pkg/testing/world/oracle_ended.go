@@ -52,7 +52,7 @@ func (n *simulation) stateFile() stateFile {
 	return n.allocated.file
 }
 
-// lastRead is a file as it was read last. Those of the state folder are replaced when they change, which is seldom.
+// lastRead is a file as it was read last. The files of the state folder are replaced when they change.
 type lastRead struct {
 	is   os.FileInfo
 	text []byte // none where there is no file

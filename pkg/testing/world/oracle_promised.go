@@ -149,7 +149,7 @@ func (f stateFile) memory(uid, container string) (sum uint64) {
 // on are the bytes of memory that are allocated on a NUMA node, also where that is more than the node map has for pods.
 func (f stateFile) on(node int) (sum uint64) {
 	for pod, containers := range f.Entries {
-		if whole, is := f.PodEntries[pod]; is { // of which its containers have parts, or all of it
+		if whole, is := f.PodEntries[pod]; is { // its containers have parts of it, or all
 			containers = map[string][]block{"": whole.MemoryBlocks}
 		}
 		for _, blocks := range containers {
