@@ -58,6 +58,11 @@ func (n *simulation) promisedOnce() {
 			if !p.PodLevel() && c.Spec.Kind != memoryqos.Init { // one whose resize is pending is to be let to all NUMA nodes, in time
 				bytes = min(bytes, cmp.Or(file.memory(p.UID, c.Spec.Name), bytes))
 			}
+			for _, whole := range file.PodEntries[p.UID].MemoryBlocks { // which the resize of a pod leaves as it is
+				if whole.Type == "memory" {
+					bytes = min(bytes, whole.Size)
+				}
+			}
 			if bits != 0 && !(bits == n.confinedTo() && file.nodes(p.UID, c.Spec.Name) == 0) {
 				all = append(all, held{p.Name + "/" + c.Spec.Name, bits, bytes})
 			}
