@@ -131,7 +131,7 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 		known := r.file.Known[p.cgroup]
 		known.Kills += f.counted.Kills - together.Kills
 		if shown, _, err := readCounters(r.options.Tree, p.cgroup); err == nil && known.Kills > shown.Kills {
-			f.judged(known.Kills - shown.Kills)
+			f.leaveOut(known.Kills - shown.Kills)
 			known.Kills = shown.Kills
 		}
 		r.file.Known[p.cgroup] = known
@@ -158,8 +158,8 @@ func (r *Recorder) victims(p *pod, now time.Time, together counters, away, ended
 	return f
 }
 
-// judged takes kills off that the pod has counted, and that have a verdict, from before their container was known.
-func (f *found) judged(kills uint64) {
+// leaveOut takes off kills that have a verdict: the pod had counted them before their container was known.
+func (f *found) leaveOut(kills uint64) {
 	for i := range f.victims {
 		of := &f.victims[i].counted
 		taken := min(kills, of.Kills)

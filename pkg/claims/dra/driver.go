@@ -237,8 +237,10 @@ func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
 		if errors.Is(err, fs.ErrNotExist) { // released meanwhile
 			return nil
 		}
-		_, err = d.allocate(ctx, claim)
-		return err
+		if _, err = d.allocate(ctx, claim); err != nil {
+			return fmt.Errorf("claim %s: %w", &claim, err)
+		}
+		return nil
 	})
 	d.warn(claim.UID, "a resource claim cannot be read again", err)
 }
