@@ -3,6 +3,7 @@ package world
 import (
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -164,4 +165,16 @@ func (t *trouble) longest() (longest time.Duration) {
 		longest = max(longest, time.Until(until))
 	}
 	return longest
+}
+
+// endsDuring reports whether a daemon ends while something does not take what it gives it, or before it has tried again. The next one does not
+// know of it: it takes values of a lost journal for the kubelet's, and those in the files for systemd's.
+func (s Scenario) endsDuring(kinds ...string) bool {
+	const again = 30 * time.Second
+	return slices.ContainsFunc(s.Faults, func(f Fault) bool {
+		return slices.Contains(kinds, f.Kind) && slices.ContainsFunc(s.Faults, func(end Fault) bool {
+			ends := end.Kind == DaemonKilled || end.Kind == DaemonEnds || end.Kind == DaemonReplaced
+			return ends && end.At >= f.At && time.Duration(end.At-f.At) <= time.Duration(f.Length)+again
+		})
+	})
 }

@@ -151,23 +151,32 @@ func (f stateFile) memory(uid, container string) (sum uint64) {
 	return sum
 }
 
+// blocks are all allocations: one that a pod's containers share, or have parts of, is there once.
+func (f stateFile) blocks() (all []block) {
+	for pod, containers := range f.Entries {
+		if _, whole := f.PodEntries[pod]; whole {
+			continue
+		}
+		for _, of := range containers {
+			all = append(all, of...)
+		}
+	}
+	for _, whole := range f.PodEntries {
+		all = append(all, whole.MemoryBlocks...)
+	}
+	return all
+}
+
 // on are the bytes of memory that are allocated on a NUMA node, also where that is more than the node map has for pods.
 func (f stateFile) on(node int) (sum uint64) {
-	for pod, containers := range f.Entries {
-		if whole, is := f.PodEntries[pod]; is { // its containers have parts of it, or all
-			containers = map[string][]block{"": whole.MemoryBlocks}
+	for _, b := range f.blocks() {
+		if b.Type != "memory" || !slices.Contains(b.NUMAAffinity, node) {
+			continue
 		}
-		for _, blocks := range containers {
-			for _, b := range blocks {
-				if b.Type != "memory" || !slices.Contains(b.NUMAAffinity, node) {
-					continue
-				}
-				if len(b.NUMAAffinity) > 1 {
-					return f.MachineState[node].MemoryMap["memory"].Reserved
-				}
-				sum += b.Size
-			}
+		if len(b.NUMAAffinity) > 1 {
+			return f.MachineState[node].MemoryMap["memory"].Reserved
 		}
+		sum += b.Size
 	}
 	return max(sum, f.MachineState[node].MemoryMap["memory"].Reserved)
 }

@@ -41,18 +41,6 @@ func (n *simulation) rollsBack() {
 	})
 }
 
-// endsDuring reports whether a daemon ends while something does not take what it gives it, or before it has tried again. The next one does not
-// know of it: it takes values of a lost journal for the kubelet's, and those in the files for systemd's.
-func (s Scenario) endsDuring(kinds ...string) bool {
-	const again = 30 * time.Second
-	return slices.ContainsFunc(s.Faults, func(f Fault) bool {
-		return slices.Contains(kinds, f.Kind) && slices.ContainsFunc(s.Faults, func(end Fault) bool {
-			ends := end.Kind == DaemonKilled || end.Kind == DaemonEnds || end.Kind == DaemonReplaced
-			return ends && end.At >= f.At && time.Duration(end.At-f.At) <= time.Duration(f.Length)+again
-		})
-	})
-}
-
 // order has the daemon roll back, or end that.
 func (n *simulation) order(path string, back bool) {
 	began := time.Now()
@@ -78,11 +66,9 @@ func (n *simulation) mayBeEverywhere() {
 			all |= 1 << i
 		}
 	}
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			if mems := n.text(c.Cgroup, "cpuset.mems"); mems != "" && all&^bits(mems) != 0 {
-				n.broken(rolledBack, "%s/%s has cpuset.mems %s", p.Name, c.ID, mems)
-			}
+	for p, c := range n.containers() {
+		if mems := n.text(c.Cgroup, "cpuset.mems"); mems != "" && all&^bits(mems) != 0 {
+			n.broken(rolledBack, "%s/%s has cpuset.mems %s", p.Name, c.ID, mems)
 		}
 	}
 }

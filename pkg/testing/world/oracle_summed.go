@@ -14,21 +14,7 @@ func (n *simulation) allocationsSummed() {
 		return
 	}
 	n.summed = text
-	var blocks []block
-	for uid, containers := range f.Entries {
-		if whole, is := f.PodEntries[uid]; is { // whose containers have parts of it, which overlap
-			blocks = append(blocks, whole.MemoryBlocks...)
-			continue
-		}
-		for _, of := range containers {
-			blocks = append(blocks, of...)
-		}
-	}
-	for uid, whole := range f.PodEntries {
-		if f.Entries[uid] == nil {
-			blocks = append(blocks, whole.MemoryBlocks...)
-		}
-	}
+	blocks := f.blocks()
 	for id, node := range f.MachineState {
 		assigned := 0
 		for _, b := range blocks {

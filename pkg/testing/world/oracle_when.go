@@ -26,9 +26,8 @@ var (
 	// A dry run looks every 10 s at what systemd has not confirmed.
 	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
 	// The periodic check finds out within 10 s what no event has told of: a pod's end, and a claim that was another's.
-	checked = map[string]time.Duration{DaemonKilled: 12 * time.Second, DaemonEnds: 12 * time.Second, DaemonReplaced: 12 * time.Second, DaemonFrozen: 12 * time.Second,
-		RuntimeRestarted: 12 * time.Second, NRIAway: 12 * time.Second}
-	reread = map[string]time.Duration{APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
+	checked = each(12*time.Second, away)
+	reread  = map[string]time.Duration{APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go): before a watch, and
 	// before the list that follows it if what it continues has expired.
 	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: 2 * time.Minute, APIHangs: time.Minute, APIRefuses: 2 * time.Minute, APILags: time.Minute, APIExpires: time.Minute}
@@ -96,9 +95,13 @@ func together(some ...map[string]time.Duration) map[string]time.Duration {
 }
 
 func aMinute(some ...map[string]time.Duration) map[string]time.Duration {
+	return each(time.Minute, some...)
+}
+
+func each(delay time.Duration, some ...map[string]time.Duration) map[string]time.Duration {
 	delays := together(some...)
 	for kind := range delays {
-		delays[kind] = time.Minute
+		delays[kind] = delay
 	}
 	return delays
 }
