@@ -231,13 +231,10 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass, evic
 	return all
 }
 
-// podSpare returns what a pod uses beyond its request as a whole, and beyond its cgroup's memory.min and memory.low.
+// podSpare returns what a pod uses beyond its share.
 func (r *Reclaimer) podSpare(pod *ledger.PodView) *podSpare {
-	keeps := uint64(0)
-	if pod.Request != nil {
-		keeps = *pod.Request
-	}
-	if keeps = pod.Values.Promised(keeps); keeps == 0 {
+	keeps := pod.Share()
+	if keeps == 0 {
 		return &podSpare{math.MaxUint64}
 	}
 	usage, _ := r.usage(pod.Cgroup) // a pod that has ended has nothing to spare
