@@ -14,7 +14,8 @@ const (
 const (
 	soon     = 700 * time.Millisecond  // with a source of requests that does not answer
 	stored   = 1500 * time.Millisecond // beside a disk that hangs: half of the runtime's time, and half a second for the journal
-	knownBad = 11 * time.Second        // after the first that waited, a disk that hangs is waited for no more
+	knownBad = 11 * time.Second        // after the first that waited for a file, a disk that hangs is waited for no more
+	awaited  = 2                       // the files that an answer waits for: the state file, and the journal
 )
 
 // answered judges how long an event took.
@@ -26,11 +27,11 @@ func (n *simulation) answered(event api.Event, subject string, began time.Time) 
 	took, bound := now.Sub(began), soon
 	switch hangs := n.trouble.calm(besideDisk, now).After(began); {
 	case !hangs:
-		n.waited = time.Time{}
-	case took > soon && n.waited.IsZero():
-		n.waited = began
+		n.waited = nil
+	case took > soon && len(n.waited) < awaited && (len(n.waited) == 0 || began.Sub(n.waited[0]) >= knownBad):
+		n.waited = append([]time.Time{began}, n.waited...)
 	}
-	if !n.waited.IsZero() && began.Sub(n.waited) < knownBad {
+	if len(n.waited) > 0 && began.Sub(n.waited[0]) < knownBad {
 		bound = stored
 	}
 	if took > bound {

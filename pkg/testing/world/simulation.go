@@ -81,7 +81,7 @@ type simulation struct {
 	repairs map[repair]uint64 // of what others have changed
 	raises  map[string]*raise // by container ID
 	back    bool              // the daemon is rolled back
-	waited  time.Time         // when the first event came that waited for the disk that hangs now; one comes after the other
+	waited  []time.Time       // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
 
 	gaps   []gap // of the last look
 	lives  []*life
