@@ -412,7 +412,10 @@ func (p *Protector) recordWrite(c change, value uint64, err error) error {
 		return nil
 	}
 	c.file().writeFailed()
-	if err == nil { // the file may be another one
+	if err == nil { // the file may be another one, and is read; where it holds the value, nothing else tells systemd
+		if c.file().toRead() && value == c.file().want {
+			p.enqueue(c)
+		}
 		return nil
 	}
 	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's entry may be there because its runtime writes the file

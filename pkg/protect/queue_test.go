@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // A flush that waits for a unit whose cgroup is gone meanwhile has nothing to wait for.
@@ -100,4 +101,36 @@ func TestWhatIsQueuedAgainDuringItsCallIsConfirmed(t *testing.T) {
 	}
 	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
 	wantWrites(t, u.taken(), "kubepods-podg.slice memory.min=10", "kubepods-podg.slice memory.min=0")
+}
+
+// A cgroup that was perhaps made again before the write of a value is recorded is read. Where it holds the value, systemd gets that, too.
+func TestAValueThatIsFoundAgainIsConfirmed(t *testing.T) {
+	n := newNode(t, nil, sliceG)
+	f := &folder{root: n.Root(), watches: map[string]int{}, closed: make(chan struct{}), watching: func(string) {}}
+	n.Protector = New(Options{Tree: cgroupfs.New(n.Root(), f), Journal: n.journal, Units: &units{}, PageSize: 1})
+	apply := func(value uint64) {
+		t.Helper()
+		target := cgroup.Target{Cgroup: sliceG, Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: minimum(value)}
+		if err := n.applyAll(t.Context(), []cgroup.Target{target}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.systemd.stop() // nothing is sent
+	<-n.systemd.ended
+	apply(10)
+	r := n.rows[sliceG]
+	n.systemd.remove(r) // systemd has that
+	f.done = func(dir, written string) {
+		if dir == sliceG && written == "memory.min" {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			r.parts[0].setRemade()
+		}
+	}
+	apply(20)
+	f.done = nil
+	n.reconcile(t)
+	if got := n.systemd.waiting[r]; got == nil || got.values[cgroup.MemoryMin] != 20 || content(t, n.Tree, sliceG+"/memory.min") != "20" {
+		t.Errorf("systemd is to get %+v", got)
+	}
 }
