@@ -2,6 +2,7 @@ package world
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -88,9 +89,11 @@ func (k *Kernel) levels(g gap) (has, below uint64) {
 }
 
 // othersInside reports whether others than the daemon write to the containers of a pod: these themselves, or the runtime for a resize, of which
-// the daemon may hear from the kubelet first.
-func (n *simulation) othersInside(pod string) bool {
+// the daemon may hear from the kubelet first; or whether it knows nothing of what is written in a pod.
+func (n *simulation) othersInside(parent string) bool {
 	return slices.ContainsFunc(n.kubelet.Pods(), func(p LivePod) bool {
-		return p.Cgroup == pod && (n.hasChange(p, Resize) || slices.ContainsFunc(n.spec(p).Containers, func(c Container) bool { return n.writesItself(p, c.Name) }))
+		itself := func(c Container) bool { return n.writesItself(p, c.Name) }
+		return strings.HasPrefix(p.Cgroup, parent+"/") && n.forgotten(p) ||
+			p.Cgroup == parent && (n.hasChange(p, Resize) || slices.ContainsFunc(n.spec(p).Containers, itself))
 	})
 }

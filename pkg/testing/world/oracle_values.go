@@ -247,7 +247,9 @@ func (n *simulation) untouched(see seer) {
 	none := memoryQoS{high: noLimit}
 	cgroups := []string{n.kubelet.Parent("Guaranteed"), n.kubelet.Parent("Burstable")}
 	for _, p := range n.kubelet.Pods() {
-		cgroups = append(cgroups, p.Cgroup)
+		if !n.forgotten(p) {
+			cgroups = append(cgroups, p.Cgroup)
+		}
 		for _, c := range p.Containers {
 			if !n.writesItself(p, c.Spec.Name) && n.text(c.Cgroup, "memory.max") != "" {
 				cgroups = append(cgroups, c.Cgroup)
@@ -259,6 +261,12 @@ func (n *simulation) untouched(see seer) {
 			see(untouched, cgroup, "has memory.min %d, memory.low %d and memory.high %d", have.min, have.low, have.high)
 		}
 	}
+}
+
+// forgotten reports whether a daemon may know nothing of what the one before it has written to a pod's cgroup: its journal was not on the disk yet,
+// no container runs, and the pod API may be silent.
+func (n *simulation) forgotten(p LivePod) bool {
+	return n.scenario.endsDuring(DiskHangs, DiskFails) && !slices.ContainsFunc(p.Containers, n.runs)
 }
 
 // limitOf is a container's limit, which is the pod's where it has none of its own; 0 is none.
