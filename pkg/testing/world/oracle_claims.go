@@ -115,7 +115,8 @@ func (n *simulation) passedOn() (names []string) {
 func (n *simulation) claimsPassedOn() {
 	all := n.kubelet.Pods()
 	for _, p := range all {
-		waits := len(p.Claims) == 0 || len(p.Containers) > 0 || p.Restarts || p.Ending || !n.drives()
+		roomless := func(c Container) bool { return len(c.Claims) == 0 } // it may have none, and the others wait for it
+		waits := len(p.Claims) == 0 || len(p.Containers) > 0 || p.Restarts || p.Ending || !n.drives() || slices.ContainsFunc(n.spec(p).Containers, roomless)
 		for _, h := range p.Claims {
 			waits = waits || len(h.devices) == 0
 			for _, other := range all {
