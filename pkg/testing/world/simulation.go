@@ -512,7 +512,7 @@ func (n *simulation) overwrite(cgroup, how string) {
 		to = map[string]string{"memory.min": fmt.Sprint(have.min / 2), "memory.low": fmt.Sprint(have.low / 2)}
 	case "limit":
 		limit, _ := strconv.ParseUint(n.text(cgroup, "memory.max"), 10, 64)
-		if to = nil; limit > 0 && have.low > 0 && have.high < noLimit { // its container is Burstable, and has values that follow from the limit
+		if to = nil; limit > 0 && have.low > 0 && have.high < noLimit && strings.Contains(cgroup, "burstable") { // it has values that follow from the limit
 			to = map[string]string{"memory.max": fmt.Sprint(limit + limit/2)}
 		}
 	}
