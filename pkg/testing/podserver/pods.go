@@ -187,7 +187,7 @@ func (s *Pods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // stream sends events, and a bookmark each minute, until the client goes or its timeout ends.
-func (s *Pods) stream(w http.ResponseWriter, r *http.Request, events <-chan metav1.WatchEvent) {
+func (s *Pods) stream(w http.ResponseWriter, r *http.Request, events chan metav1.WatchEvent) {
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	w.WriteHeader(http.StatusOK)
 	w.(http.Flusher).Flush()
@@ -208,10 +208,14 @@ func (s *Pods) stream(w http.ResponseWriter, r *http.Request, events <-chan meta
 		case <-end:
 			return
 		case <-minute.C:
-			if len(events) > 0 { // a bookmark says that all before it was sent
+			s.With(func() {
+				if _, watches := s.Watchers[events]; watches && len(events) == 0 { // a bookmark says that all before it was sent
+					event = s.bookmark(nil)
+				}
+			})
+			if event.Type == "" {
 				continue
 			}
-			s.With(func() { event = s.bookmark(nil) })
 		case event, open = <-events:
 		}
 		if !open {
