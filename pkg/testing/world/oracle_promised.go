@@ -310,3 +310,22 @@ func (n *simulation) spec(p LivePod) Pod {
 func (n *simulation) hasChange(p LivePod, kind string) bool {
 	return slices.ContainsFunc(n.spec(p).Changes, func(c Change) bool { return c.Kind == kind })
 }
+
+// beyond are the bytes of allocations on several NUMA nodes, a node among them, for which the node map has no room: a share for claims came later.
+// The file does not say which of the nodes has them.
+func (f stateFile) beyond(node int) (bytes uint64) {
+	several := false
+	for _, b := range f.blocks() {
+		if b.Type == "memory" {
+			bytes += b.Size
+			several = several || len(b.NUMAAffinity) > 1 && slices.Contains(b.NUMAAffinity, node)
+		}
+	}
+	if !several {
+		return 0
+	}
+	for _, state := range f.MachineState {
+		bytes = less(bytes, state.MemoryMap["memory"].Reserved)
+	}
+	return bytes
+}
