@@ -112,6 +112,14 @@ type statusDocument struct {
 		Level, File string
 		Count       uint64
 	} `json:"overwrites"`
+	RequestSources []struct {
+		Source, Problem string
+		Connected       bool
+	} `json:"requestSources"`
+	Policy struct {
+		Profile, TopologyManagerPolicy, MemoryReservationPolicy string
+		StallGuard                                              bool
+	} `json:"policy"`
 }
 
 // mostMoved is the default of maxMigrationBytes: beyond it, status says that cpuset.mems is not written.
@@ -136,7 +144,7 @@ func (n *simulation) answers() (a answers) {
 	a.metrics, a.problem = map[string]uint64{}, err
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if number, err := strconv.ParseFloat(value, 64); err == nil && strings.HasPrefix(name, "nri_") {
+		if number, err := strconv.ParseFloat(value, 64); err == nil && (strings.HasPrefix(name, "nri_") || strings.HasPrefix(name, "memory_")) {
 			a.metrics[name] = uint64(number)
 		}
 	}
@@ -179,6 +187,7 @@ func (n *simulation) differences(a answers) (wrong []string) {
 			runs[c.ID] = c
 		}
 	}
+	wrong = n.countDifferences(a)
 	file, places := n.stateFile(), n.settings().places()
 	for _, p := range a.status.Pods {
 		for _, c := range p.Containers {

@@ -1,0 +1,73 @@
+package world
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// countDifferences compares what status and metrics count, once nothing has gone wrong for a while, with the model: how many containers run and have an
+// allocation, what is promised to all pods, what resizes lack, the configuration in force and how often it was read, and that nothing is wrong.
+func (n *simulation) countDifferences(a answers) (wrong []string) {
+	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	s, file := n.settings(), n.stateFile()
+	pinned, all, lacks := map[string]uint64{}, map[string]uint64{}, uint64(0)
+	for p, c := range n.containers() {
+		if !n.runs(c) {
+			continue
+		}
+		if all[string(p.Class)]++; len(file.Entries[p.UID][c.Spec.Name]) > 0 {
+			pinned[string(p.Class)]++
+		}
+		if has := file.memory(p.UID, c.Spec.Name); has > 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init {
+			lacks += less(min(c.Spec.Limit, cmp.Or(n.limit(c), c.Spec.Limit)), has)
+		}
+	}
+	for _, class := range []string{"Guaranteed", "Burstable", "BestEffort"} {
+		with := a.metrics[fmt.Sprintf(`nri_memory_manager_containers{pinned="true",qos_class="%s"}`, class)]
+		without := a.metrics[fmt.Sprintf(`nri_memory_manager_containers{pinned="false",qos_class="%s"}`, class)]
+		if judged := class == "Guaranteed" && s.places() && !n.scenario.hasClaims(); with+without != all[class] || judged && with != pinned[class] {
+			differs("metrics have %d containers of class %s that are pinned and %d others; %d run, %d with an allocation", with, class, without, all[class], pinned[class])
+		}
+	}
+	if shown := a.metrics[`nri_memory_manager_pending_resize_bytes{type="memory"}`]; s.places() && !near(shown, lacks) {
+		differs("metrics have %d bytes that resizes lack, which lack %d", shown, lacks)
+	}
+	have := n.values(n.kubelet.Parent("Guaranteed"))
+	if minimum, low := a.metrics["memory_qos_node_memory_min_bytes"], a.metrics["memory_qos_node_memory_low_bytes"]; s.writes() && !(near(minimum, have.min) && near(low, have.low)) {
+		differs("metrics have memory.min %d and memory.low %d of kubepods, which has %d and %d", minimum, low, have.min, have.low)
+	}
+	for name, is := range a.metrics {
+		if is == 0 && (strings.HasPrefix(name, "nri_memory_manager_condition{") || strings.HasPrefix(name, "nri_memory_manager_request_source_connected{")) {
+			differs("%s is 0, and nothing is wrong", name)
+		}
+	}
+	for _, source := range a.status.RequestSources {
+		if !source.Connected || source.Problem != "" {
+			differs("status shows that %s does not answer (%s), and it does", source.Source, source.Problem)
+		}
+	}
+	is := a.status.Policy
+	if is.Profile != s.Profile || is.TopologyManagerPolicy != s.Policy || s.writes() && (is.MemoryReservationPolicy != s.Reservation || is.StallGuard != s.StallGuard) {
+		differs("status shows the configuration %+v, and the file has %+v", is, s)
+	}
+	if read := a.metrics[`nri_memory_manager_config_reloads_total{result="ok"}`]; read != n.trouble.count(NewConfig, n.current().since) && n.trouble.count(DaemonReplaced, n.began) == 0 {
+		differs("metrics count %d configurations that were read, and there were %d", read, n.trouble.count(NewConfig, n.current().since))
+	}
+	return wrong
+}
+
+// count is how often something has gone wrong since a time.
+func (t *trouble) count(kind string, since time.Time) (times uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.spans {
+		if s.kind == kind && !s.from.Before(since) {
+			times++
+		}
+	}
+	return times
+}
