@@ -5,7 +5,10 @@ import (
 	"time"
 )
 
-const lowered Promise = "a raised memory.high is lowered again once its container needs it no more"
+const (
+	lowered Promise = "a raised memory.high is lowered again once its container needs it no more"
+	raising Promise = "how often and for how long a memory.high is raised is counted"
+)
 
 // The stall guard lowers after five quiet minutes, which double, up to eightfold, each time that a container stalls once it was lowered.
 const (
@@ -42,8 +45,41 @@ func (n *simulation) followRaise(s settings, p LivePod, c LiveContainer, high, w
 	if high != r.high || high <= wanted || near(high, wanted) || stalled != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
 		r.since = now
 	}
+	if high > wanted && !near(high, wanted) && s.guards(p) && !p.isDaemon() && !n.writesItself(p, c.Spec.Name) {
+		n.countRaise(high > r.high && r.high > 0 && now.Sub(r.seen) <= 2*time.Second)
+	}
 	r.high, r.stalled, r.seen = high, stalled, now
 	if since := latest(r.since, n.trouble.calm(lowered, now)); now.Sub(since) > r.wait+loweredWithin {
 		n.broken(lowered, "%s/%s has memory.high %d since %s, want %d, and could have had less for %s", p.Name, c.Spec.Name, high, since.Sub(n.began).Round(time.Second), wanted, now.Sub(since).Round(time.Second))
+	}
+}
+
+// raised is what was seen of raises in one life of the daemon.
+type raised struct {
+	times   uint64 // at least
+	seconds float64
+}
+
+// countRaise is called each second for each container with a raised memory.high. Others write, too, where something goes wrong.
+func (n *simulation) countRaise(again bool) {
+	if now := time.Now(); n.trouble.calm(lowered, now).After(now) {
+		return
+	}
+	r := n.raised[n.current()]
+	if r == nil {
+		r = &raised{}
+		n.raised[n.current()] = r
+	}
+	if r.seconds++; again {
+		r.times++
+	}
+}
+
+// raisesCounted compares what was seen, each second, with the metrics.
+func (n *simulation) raisesCounted(a answers) {
+	saw := n.raised[n.current()]
+	times, seconds := a.metrics["nri_memory_manager_stall_guard_raises_total"], a.metrics["nri_memory_manager_stall_guard_raised_seconds_total"]
+	if saw != nil && (times < saw.times || float64(seconds) < 0.9*saw.seconds-10) {
+		n.broken(raising, "%d times and for %ds, as metrics have it; seen were %d and %.0fs", times, seconds, saw.times, saw.seconds)
 	}
 }

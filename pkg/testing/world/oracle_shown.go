@@ -161,6 +161,7 @@ func (n *simulation) asShown() {
 			n.judge(func() {
 				n.overwritesCounted(a)
 				n.killsShown(a)
+				n.raisesCounted(a)
 			})
 			return
 		}

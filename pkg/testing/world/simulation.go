@@ -80,8 +80,9 @@ type simulation struct {
 	summed  []byte            // the state file that was added up last
 	repairs map[repair]uint64 // of what others have changed
 	raises  map[string]*raise // by container ID
-	back    bool              // the daemon is rolled back
-	waited  []time.Time       // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
+	raised  map[*life]*raised
+	back    bool        // the daemon is rolled back
+	waited  []time.Time // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
 
 	gaps   []gap // of the last look
 	lives  []*life
@@ -129,7 +130,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
 		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
-			repairs: map[repair]uint64{}, raises: map[string]*raise{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
+			repairs: map[repair]uint64{}, raises: map[string]*raise{}, raised: map[*life]*raised{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
 		n.run(&seconds)
 		report = &n.report
 	})
