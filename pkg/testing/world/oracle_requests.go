@@ -7,7 +7,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-const bracketed Promise = "the true request lies between what status shows and that and its error"
+const (
+	bracketed Promise = "the true request lies between what status shows and that and its error"
+	sayAway   Promise = "a source of requests that is away is shown as away, with the reason"
+)
 
 // requestsShown looks at the requests that the daemon shows while the pod API is silent, when it has to estimate those of new pods and, where it has
 // been started again, of all. One that does not answer is not asked again.
@@ -53,4 +56,24 @@ func (n *simulation) whileSilent(length time.Duration) {
 	for _, at := range []time.Duration{length / 2, length - length/20} {
 		time.AfterFunc(at, n.requestsShown)
 	}
+}
+
+// whileAway looks at the end of a while in which the API server cannot be reached, which is longer than client-go's longest pause.
+func (n *simulation) whileAway(kind string, length time.Duration) {
+	from := n.current()
+	if kind != APIAway || n.scenario.APIServer == "" || length < 65*time.Second || time.Since(from.since) < time.Minute {
+		return
+	}
+	time.AfterFunc(length-time.Second, func() {
+		text, err := n.current().admin.get("/status")
+		var status statusDocument
+		if n.current() != from || err != nil || json.Unmarshal(text, &status) != nil {
+			return
+		}
+		for _, source := range status.RequestSources {
+			if source.Connected || source.Problem == "" {
+				n.judge(func() { n.broken(sayAway, "%+v", source) })
+			}
+		}
+	})
 }

@@ -475,6 +475,7 @@ func (n *simulation) fault(f Fault) {
 		}
 	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
 		if n.kubelet.server != nil {
+			n.whileAway(f.Kind, length)
 			n.kubelet.server.fault(f)
 		}
 	case SystemdHangs, SystemdAway:
