@@ -268,6 +268,8 @@ type heldClaim struct {
 	asked   bool     // the driver was asked to prepare it, and may have
 	devices []string // names of its CDI devices once it is prepared
 	gone    bool     // the API server has it no more
+
+	prepared time.Time
 }
 
 func (h heldClaim) bits() (bits int) {

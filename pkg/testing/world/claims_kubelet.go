@@ -28,8 +28,25 @@ const (
 	wipeTime = 30 * time.Second
 )
 
-// KubeletRestarted is a kubelet that starts: it deletes the driver's slices, in a moment.
-const KubeletRestarted = "kubelet restarted"
+// What is done to a node with claims, in a moment.
+const (
+	KubeletRestarted   = "kubelet restarted"        // it deletes the driver's slices
+	ClaimedPodsDeleted = "pods with claims deleted" // and waited for
+)
+
+// endClaimed deletes the pods that have claims. It returns how many there are.
+func (k *Kubelet) endClaimed() (left int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.living {
+		if len(p.claims) > 0 {
+			p.deleted.Store(true)
+			p.wake()
+			left++
+		}
+	}
+	return left
+}
 
 // driverSocket is the socket in the kubelet's folder of plugins on which one life of the daemon is the driver.
 type driverSocket struct {
@@ -124,7 +141,7 @@ func (p *pod) prepare() bool {
 		p.locked(func() {
 			p.claims[h.Name] = h
 			if other := p.sharing(h.uid); other != nil {
-				h.devices = other.devices
+				h.devices, h.prepared = other.devices, other.prepared
 				p.claims[h.Name] = h
 			}
 		})
@@ -147,6 +164,7 @@ func (p *pod) prepare() bool {
 		if err == nil && before != nil && !slices.Equal(before, h.devices) {
 			err = fmt.Errorf("it has the devices %q, and had %q", h.devices, before)
 		}
+		h.prepared = time.Now()
 		p.answered(began, h, err)
 		if err != nil {
 			return false

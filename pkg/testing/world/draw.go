@@ -83,6 +83,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.crowded(&s)
 	d.claims(&s)
 	d.contested(&s)
+	d.claimsOff(&s)
 	return s
 }
 

@@ -26,7 +26,6 @@ func (d drawer) claims(s *Scenario) {
 		if d.IntN(6) > 0 {
 			next = pick(d, mine, dra())
 		}
-		// Claims are not turned off while pods have some, which could not end.
 		s.Faults[i].Target = strings.NewReplacer("memoryManagerPolicy: None\n", "", "profile: QoS\n", "").Replace(s.Faults[i].Target) + next
 	}
 	for i := range 3 + d.IntN(6) {

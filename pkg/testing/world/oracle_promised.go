@@ -35,6 +35,9 @@ func (n *simulation) promisedOnce() {
 	claimed := map[int]uint64{} // by NUMA node
 	if n.drives() {
 		for _, h := range n.preparedClaims() {
+			if h.prepared.Before(n.claims) { // others may have had its memory meanwhile
+				continue
+			}
 			for _, node := range h.nodes {
 				all = append(all, held{h.object, 1 << node, h.Memory})
 				claimed[node] += h.Memory
@@ -46,7 +49,7 @@ func (n *simulation) promisedOnce() {
 			continue
 		}
 		for _, c := range p.Containers {
-			if len(c.Claims) > 0 { // which have its memory
+			if n.byClaims(c) { // which have its memory
 				continue
 			}
 			bits := bits(n.text(c.Cgroup, "cpuset.mems"))
@@ -190,7 +193,7 @@ func (n *simulation) whereAllocated(see seer) {
 	}
 	file, confinedTo := n.stateFile(), n.confinedTo()
 	for p, c := range n.containers() {
-		if len(c.Claims) > 0 || !n.runs(c) || c.Since.Before(n.placed) {
+		if n.byClaims(c) || !n.runs(c) || c.Since.Before(n.placed) {
 			continue
 		}
 		want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
@@ -255,7 +258,7 @@ func (n *simulation) pinned() {
 			continue
 		}
 		for _, c := range p.Containers {
-			if len(c.Claims) > 0 || c.Since.Before(n.placed) || !n.runs(c) {
+			if n.byClaims(c) || c.Since.Before(n.placed) || !n.runs(c) {
 				continue
 			}
 			mems := n.text(c.Cgroup, "cpuset.mems")

@@ -69,6 +69,7 @@ var promises = map[Promise]bound{
 
 	lowered:        {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
 	onClaim:        {time.Second, together(kernelSlow, disk, checked, reread)},
+	inPlace:        {time.Second, together(away, kernelSlow, disk)},
 	claimReleased:  {time.Second, nil},
 	claimAnswered:  {0, aMinute(away, kernelSlow, silence, disk, map[string]time.Duration{KubeletRestarted: 0})},
 	claimPublished: {0, nil},
@@ -136,6 +137,7 @@ func (n *simulation) inTime() {
 	n.pendingResizes(see)
 	n.onClaims(see)
 	n.claimsReleased(see)
+	n.claimsKept(see)
 	n.levels()
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -28,13 +29,14 @@ const (
 // pod is a pod of which one goroutine takes care, as in the kubelet.
 type pod struct {
 	*Kubelet
-	ctx    context.Context
-	spec   Pod
-	cgroup string
-	draws  *rand.Rand
-	news   chan struct{} // holds one after something has happened
-	next   time.Time     // something is to be done
-	cpus   []int
+	ctx     context.Context
+	spec    Pod
+	cgroup  string
+	draws   *rand.Rand
+	news    chan struct{} // holds one after something has happened
+	deleted atomic.Bool
+	next    time.Time // something is to be done
+	cpus    []int
 
 	limited     uint64   // the pod's limit as its cgroup has it, in bytes; 0 is none
 	changes     []Change // to come, in their order
@@ -181,7 +183,7 @@ func (p *pod) alive() bool {
 	case <-p.ctx.Done():
 		return false
 	default:
-		return p.spec.End == 0 || p.isQuiet() || !p.due(p.at(p.spec.End))
+		return !p.deleted.Load() && (p.spec.End == 0 || p.isQuiet() || !p.due(p.at(p.spec.End)))
 	}
 }
 

@@ -77,6 +77,8 @@ type simulation struct {
 		lastRead
 		verdicts []verdict
 	}
+	claimed map[string]int    // by container ID: the NUMA nodes of what ran on its claims when the last life ended that was their driver
+	claims  time.Time         // when a life ended that was not
 	summed  []byte            // the state file that was added up last
 	repairs map[repair]uint64 // of what others have changed
 	raises  map[string]*raise // by container ID
@@ -391,6 +393,7 @@ func keepTimes(from, to string) {
 
 // end ends a life: by SIGTERM, or at once.
 func (n *simulation) end(kill bool) {
+	n.judge(n.noteClaimed)
 	if kill {
 		n.current().killed.Store(true)
 		n.current().port.Kill()
@@ -469,6 +472,8 @@ func (n *simulation) fault(f Fault) {
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- struct{}{}
 		n.placed = latest(n.placed, time.Now().Add(time.Minute))
+	case ClaimedPodsDeleted:
+		n.endClaimed()
 	case KubeletRestarted:
 		if n.kubelet.server != nil {
 			n.kubelet.server.dropSlice()
