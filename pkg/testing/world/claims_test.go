@@ -1,10 +1,13 @@
 package world
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // The scheduler takes the first devices with room, as many as a claim wants, in the order of the slice.
@@ -48,5 +51,28 @@ func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
 	}
 	if on := allocate("large", "p", Claim{Memory: 2 * gi}); !slices.Equal(on, []int{1}) {
 		t.Errorf("afterwards large is on %v", on)
+	}
+}
+
+// A claim is contested while containers of two pods that run name it, whatever else they have.
+func TestContestedClaims(t *testing.T) {
+	pod := func(uid string, claims map[string]heldClaim, containers ...LiveContainer) LivePod {
+		return LivePod{Pod: &pods.Pod{Ref: pods.Ref{UID: uid}}, Claims: claims, Containers: containers}
+	}
+	names := func(claims ...string) LiveContainer { return LiveContainer{Claims: claims} }
+	both := map[string]heldClaim{"a": {uid: "1"}, "b": {uid: "2"}}
+	for name, test := range map[string]struct {
+		pods []LivePod
+		want map[string]bool
+	}{
+		"of one pod":        {[]LivePod{pod("p", both, names("a", "b"), names("a"))}, map[string]bool{}},
+		"of two pods":       {[]LivePod{pod("p", both, names("a", "b")), pod("q", both, names("b"))}, map[string]bool{"2": true}},
+		"of one that waits": {[]LivePod{pod("p", both, names("a")), pod("q", both)}, map[string]bool{}},
+		"of the same name":  {[]LivePod{pod("p", both, names("a")), pod("q", map[string]heldClaim{"a": {uid: "3"}}, names("a"))}, map[string]bool{}},
+		"and back again":    {[]LivePod{pod("p", both, names("a")), pod("q", both, names("a")), pod("p", both, names("a"))}, map[string]bool{"1": true}},
+	} {
+		if got := contested(test.pods); !maps.Equal(got, test.want) {
+			t.Errorf("%s: contested are %v, want %v", name, got, test.want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -42,23 +43,16 @@ func (n *simulation) preparedClaims() (all []heldClaim) {
 // plain is a NUMA node's memory without its huge pages, in bytes.
 func (n NUMANode) plain() uint64 { return n.Memory - n.Hugepages*hugePage }
 
-// blocksOf are what the claims of a container have, as the state file has blocks; none where they are not prepared. They are contested if another
-// pod, too, has a container that names one, which started while the daemon gave no answer.
-func (n *simulation) blocksOf(uid, container string) (blocks []block, contested bool) {
+// blocksOf are what the claims of a container have, as the state file has blocks; none where they are not prepared.
+func (n *simulation) blocksOf(uid, container string) (blocks []block) {
 	sums := make([]uint64, len(n.scenario.Machine.Nodes))
-	var own, others []string
-	for _, p := range n.kubelet.Pods() {
-		for _, c := range p.Containers {
-			for _, name := range c.Claims {
-				switch claim := p.Claims[name]; {
-				case p.UID != uid:
-					others = append(others, claim.uid)
-				case c.Spec.Name == container:
-					own = append(own, claim.uid)
-					for _, node := range claim.nodes {
-						sums[node] += claim.Memory
-					}
-				}
+	for p, c := range n.containers() {
+		if p.UID != uid || c.Spec.Name != container {
+			continue
+		}
+		for _, name := range c.Claims {
+			for _, node := range p.Claims[name].nodes {
+				sums[node] += p.Claims[name].Memory
 			}
 		}
 	}
@@ -67,25 +61,84 @@ func (n *simulation) blocksOf(uid, container string) (blocks []block, contested 
 			blocks = append(blocks, block{[]int{node}, "memory", sum})
 		}
 	}
-	return blocks, slices.ContainsFunc(own, func(claim string) bool { return slices.Contains(others, claim) })
+	return blocks
 }
 
-// onClaims looks whether containers may use the NUMA nodes of their claims, and no others.
+// bits are the NUMA nodes of the claims that a container names.
+func (p LivePod) bits(c LiveContainer) (bits int) {
+	for _, name := range c.Claims {
+		bits |= p.Claims[name].bits()
+	}
+	return bits
+}
+
+// contested are the claims that containers of more than one pod name, by UID: the others have started while the daemon gave no answer. One pod has
+// such a claim, and which one is the daemon's choice: it may have started again since.
+func contested(all []LivePod) map[string]bool {
+	by, contested := map[string]string{}, map[string]bool{}
+	for _, p := range all {
+		for _, c := range p.Containers {
+			for _, name := range c.Claims {
+				uid := p.Claims[name].uid
+				if by[uid] != "" && by[uid] != p.UID {
+					contested[uid] = true
+				}
+				by[uid] = p.UID
+			}
+		}
+	}
+	return contested
+}
+
+// contests are those of a container's claims that are contested.
+func (p LivePod) contests(names []string, contested map[string]bool) (all []heldClaim) {
+	for _, name := range names {
+		if contested[p.Claims[name].uid] {
+			all = append(all, p.Claims[name])
+		}
+	}
+	return all
+}
+
+// contesting are the containers, by their pod's UID and their name, that may be without their claims because another pod has one.
+func (n *simulation) contesting() map[string]bool {
+	claims, all := contested(n.kubelet.Pods()), map[string]bool{}
+	for p, c := range n.containers() {
+		all[p.UID+"/"+c.Spec.Name] = len(p.contests(c.Claims, claims)) > 0
+	}
+	return all
+}
+
+// onClaims looks whether containers may use the NUMA nodes of their claims, and no others. Of a contested claim one pod has it, and containers of
+// the others may use what they were created with.
 func (n *simulation) onClaims(see seer) {
 	if !n.drives() {
 		return
 	}
+	claims := contested(n.kubelet.Pods())
+	has, without := map[string]bool{}, map[string]string{} // contested claims, by UID
 	for p, c := range n.containers() {
-		want := 0
-		for _, name := range c.Claims {
-			want |= p.Claims[name].bits()
-		}
-		mems := n.text(c.Cgroup, "cpuset.mems")
-		if want == 0 || bits(mems) == want || !n.runs(c) || c.Since.Before(n.placed) || n.kernel.mapped(c.Cgroup, n.withMemory()&^want) > mostMoved {
+		want, mems := p.bits(c), n.text(c.Cgroup, "cpuset.mems")
+		if want == 0 {
 			continue
 		}
-		if _, contested := n.blocksOf(p.UID, c.Spec.Name); !contested {
+		is, contests := bits(mems), p.contests(c.Claims, claims)
+		for _, claim := range contests {
+			without[claim.uid] = claim.String()
+		}
+		if is == want || !n.runs(c) || c.Since.Before(n.placed) || n.kernel.mapped(c.Cgroup, n.withMemory()&^want) > mostMoved {
+			for _, claim := range contests {
+				has[claim.uid] = true
+			}
+			continue
+		}
+		if len(contests) == 0 || n.withMemory()&^is != 0 && is != 0 {
 			see(onClaim, p.Name+"/"+c.ID, "has cpuset.mems %q, and claims %v", mems, p.Claims)
+		}
+	}
+	for uid, claim := range without {
+		if !has[uid] {
+			see(onClaim, uid, "is contested, and no container is on %s", claim)
 		}
 	}
 }
@@ -241,6 +294,11 @@ func (n *simulation) claimDifferences(a answers) (wrong []string) {
 			shown[claim.UID] = true
 		}
 	}
+	for uid, pods := range n.shownBy(a) {
+		if len(pods) > 1 {
+			wrong = append(wrong, fmt.Sprintf("status shows claim %s as %v's", uid, pods))
+		}
+	}
 	for _, h := range n.preparedClaims() {
 		if !shown[h.uid] {
 			wrong = append(wrong, "status does not show "+h.String()+", which is prepared")
@@ -256,6 +314,25 @@ func (n *simulation) claimDifferences(a answers) (wrong []string) {
 		wrong = append(wrong, "status shows claim "+uid+", which no pod has")
 	}
 	return wrong
+}
+
+// shownBy are the pods whose containers status shows to have a claim, by the claim's UID.
+func (n *simulation) shownBy(a answers) map[string][]string {
+	has := map[string]bool{} // by UID and name of containers
+	for _, p := range a.status.Pods {
+		for _, c := range p.Containers {
+			has[p.UID+"/"+c.Name] = len(c.Blocks) > 0 && c.State == "running"
+		}
+	}
+	by := map[string][]string{}
+	for p, c := range n.containers() {
+		for _, name := range c.Claims {
+			if uid := p.Claims[name].uid; has[p.UID+"/"+c.Spec.Name] && !slices.Contains(by[uid], p.Name) {
+				by[uid] = append(by[uid], p.Name)
+			}
+		}
+	}
+	return by
 }
 
 // claimsGone looks once all pods have ended.

@@ -21,10 +21,7 @@ func (n *simulation) noteClaimed() {
 	}
 	n.claimed = map[string]int{}
 	for p, c := range n.containers() {
-		want := 0
-		for _, name := range c.Claims {
-			want |= p.Claims[name].bits()
-		}
+		want := p.bits(c)
 		if want != 0 && n.runs(c) && bits(n.text(c.Cgroup, "cpuset.mems")) == want {
 			n.claimed[c.ID] = want
 		}

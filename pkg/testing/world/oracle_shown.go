@@ -189,7 +189,7 @@ func (n *simulation) differences(a answers) (wrong []string) {
 		}
 	}
 	wrong = n.countDifferences(a)
-	file, places := n.stateFile(), n.settings().places()
+	file, places, shared := n.stateFile(), n.settings().places(), n.contesting()
 	for _, p := range a.status.Pods {
 		for _, c := range p.Containers {
 			if c.State == "running" {
@@ -207,11 +207,11 @@ func (n *simulation) differences(a answers) (wrong []string) {
 				blocks = append(blocks, block{b.NUMANodes, b.Type, b.Size})
 			}
 			has := file.Entries[p.UID][c.Name]
-			claims, contested := n.blocksOf(p.UID, c.Name)
-			if len(claims) > 0 && c.State == "running" && n.drives() {
+			claims := n.blocksOf(p.UID, c.Name)
+			if len(claims) > 0 && c.State == "running" && n.drives() && (len(blocks) > 0 || !shared[p.UID+"/"+c.Name]) {
 				has = claims
 			}
-			if places && !contested && fmt.Sprint(blocks) != fmt.Sprint(has) {
+			if places && fmt.Sprint(blocks) != fmt.Sprint(has) {
 				differs("status has %s/%s allocated %v, the state file %v", p.Name, c.Name, blocks, has)
 			}
 		}
