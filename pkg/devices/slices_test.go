@@ -2,15 +2,11 @@ package devices
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +20,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/sliceserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -86,158 +83,20 @@ func TestNUMANodesInASlice(t *testing.T) {
 	}
 }
 
-// sliceServer speaks the list and watch of ResourceSlices, and gets claims. It is not an API server: the test against a real one is
-// in deploy/apiserver.
-type sliceServer struct {
-	*httptest.Server
-	streams bool // lists can be streamed
-
-	mu       sync.Mutex
-	version  int
-	slices   map[string]*resourceapi.ResourceSlice
-	claims   map[string]*resourceapi.ResourceClaim
-	watchers map[chan metav1.WatchEvent]bool
-	broken   bool // every request fails
-	gets     int  // of claims
-}
-
-func newSliceServer(t testing.TB, streams bool) *sliceServer {
-	s := &sliceServer{streams: streams, slices: map[string]*resourceapi.ResourceSlice{}, claims: map[string]*resourceapi.ResourceClaim{},
-		watchers: map[chan metav1.WatchEvent]bool{}, version: 100}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /apis/resource.k8s.io/v1/resourceslices", s.serveSlices)
-	mux.HandleFunc("GET /apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.gets++
-		claim := s.claims[r.PathValue("namespace")+"/"+r.PathValue("name")]
-		switch {
-		case s.broken:
-			refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
-		case claim == nil:
-			refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
-		default:
-			w.Header().Set("Content-Type", "application/json")
-			json.NewEncoder(w).Encode(claim)
-		}
-	})
-	s.Server = httptest.NewServer(mux)
-	t.Cleanup(s.Close)
-	t.Cleanup(func() { s.with(s.cut) })
-	return s
-}
-
-func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: int32(code), Message: "no"})
-}
-
-func (s *sliceServer) with(change func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change()
-}
-
-// cut ends all watches.
-func (s *sliceServer) cut() {
-	for watcher := range s.watchers {
-		close(watcher)
-	}
-	clear(s.watchers)
-}
-
-func eventOf(kind string, slice *resourceapi.ResourceSlice) (event metav1.WatchEvent) {
-	slice.Kind, slice.APIVersion = "ResourceSlice", "resource.k8s.io/v1"
-	event.Type = kind
-	event.Object.Raw, _ = json.Marshal(slice)
-	return event
-}
-
-func (s *sliceServer) put(slice *resourceapi.ResourceSlice) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version++
-	slice.ResourceVersion = strconv.Itoa(s.version)
-	kind := "ADDED"
-	if s.slices[slice.Name] != nil {
-		kind = "MODIFIED"
-	}
-	s.slices[slice.Name] = slice
-	for watcher := range s.watchers {
-		watcher <- eventOf(kind, slice)
-	}
-}
-
-func (s *sliceServer) drop(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version++
-	slice := s.slices[name]
-	slice.ResourceVersion = strconv.Itoa(s.version)
-	delete(s.slices, name)
-	for watcher := range s.watchers {
-		watcher <- eventOf("DELETED", slice)
-	}
-}
-
-func (s *sliceServer) serveSlices(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	streamed := query.Get("sendInitialEvents") == "true"
-	s.mu.Lock()
-	switch {
-	case s.broken || query.Get("fieldSelector") != "spec.nodeName=worker":
-		s.mu.Unlock()
-		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
-		return
-	case streamed && !s.streams:
-		s.mu.Unlock()
-		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
-		return
-	case query.Get("watch") != "true":
-		list := &resourceapi.ResourceSliceList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
-		list.Kind, list.APIVersion = "ResourceSliceList", "resource.k8s.io/v1"
-		for _, slice := range s.slices {
-			list.Items = append(list.Items, *slice)
-		}
-		s.mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(list)
-		return
-	}
-	events := make(chan metav1.WatchEvent, 1000)
-	if since, _ := strconv.Atoi(query.Get("resourceVersion")); streamed || since < s.version {
-		for _, slice := range s.slices {
-			events <- eventOf("ADDED", slice)
-		}
-	}
-	if streamed {
-		end := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{
-			ResourceVersion: strconv.Itoa(s.version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
-		events <- eventOf("BOOKMARK", end)
-	}
-	s.watchers[events] = true
-	s.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
-	w.(http.Flusher).Flush()
-	for {
-		select {
-		case <-r.Context().Done():
-			return
-		case event, open := <-events:
-			if !open {
-				return
-			}
-			json.NewEncoder(w).Encode(event)
-			w.(http.Flusher).Flush()
-		}
-	}
+// newSliceServer serves slices of node worker.
+func newSliceServer(t testing.TB, streams bool) (server *sliceserver.Server, url string) {
+	server = sliceserver.New("worker")
+	server.NoStream = !streams
+	serves := httptest.NewServer(server)
+	t.Cleanup(serves.Close)
+	t.Cleanup(func() { server.With(server.Cut) })
+	return server, serves.URL
 }
 
 // follow runs Slices of the server.
-func follow(t *testing.T, server *sliceServer) (*Slices, *logtest.Hook) {
+func follow(t *testing.T, url string) (*Slices, *logtest.Hook) {
 	t.Helper()
-	client, err := dra.NewClient(&rest.Config{Host: server.URL})
+	client, err := dra.NewClient(&rest.Config{Host: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,10 +127,10 @@ func nic(node int64) map[string]attributes {
 func TestSlicesAreFollowedThroughTheirLife(t *testing.T) {
 	for name, streams := range map[string]bool{"streamed list": true, "list, then watch": false} {
 		t.Run(name, func(t *testing.T) {
-			server := newSliceServer(t, streams)
-			server.put(sliceOf("before", "nic.example.com", nic(1)))
-			server.put(sliceOf("ours", "memory.example.com", map[string]attributes{"numa-1": {standard: at(1)}}))
-			s, said := follow(t, server)
+			server, url := newSliceServer(t, streams)
+			server.Put(sliceOf("before", "nic.example.com", nic(1)))
+			server.Put(sliceOf("ours", "memory.example.com", map[string]attributes{"numa-1": {standard: at(1)}}))
+			s, said := follow(t, url)
 			nodes := func(driver, device string) nodeset.Set { return s.nodesOf(claimedDevice{driver, "worker", device}) }
 			is := func(want nodeset.Set) func() bool {
 				return func() bool { return nodes("nic.example.com", "eth1") == want }
@@ -286,22 +145,22 @@ func TestSlicesAreFollowedThroughTheirLife(t *testing.T) {
 			if got := s.nodesOf(claimedDevice{"nic.example.com", "other", "eth1"}); !got.Empty() {
 				t.Errorf("in another pool the device is on node %s", got)
 			}
-			eventually(t, "a watch", func() (there bool) { server.with(func() { there = len(server.watchers) > 0 }); return there })
-			server.put(sliceOf("before", "nic.example.com", nic(0)))
+			eventually(t, "a watch", func() (there bool) { server.With(func() { there = len(server.Watchers) > 0 }); return there })
+			server.Put(sliceOf("before", "nic.example.com", nic(0)))
 			eventually(t, "a changed slice", is(nodeset.Of(0)))
 
 			newer := sliceOf("newer", "nic.example.com", nic(1))
 			newer.Spec.Pool.Generation = 2
-			server.put(newer)
+			server.Put(newer)
 			eventually(t, "a newer generation of the pool", is(nodeset.Of(1)))
-			server.drop("newer")
+			server.Drop("newer")
 			eventually(t, "the older one again", is(nodeset.Of(0)))
-			server.drop("before")
+			server.Drop("before")
 			eventually(t, "a deleted slice", func() bool { return !s.any() })
 
-			server.with(func() { server.broken = true; server.cut() })
+			server.With(func() { server.Broken = true; server.Cut() })
 			eventually(t, "the server is lost", func() bool { connected, problem := s.State(); return !connected && problem != "" })
-			server.with(func() { server.broken = false; server.slices["after"] = sliceOf("after", "nic.example.com", nic(1)) })
+			server.With(func() { server.Broken = false; server.Slices["after"] = sliceOf("after", "nic.example.com", nic(1)) })
 			eventually(t, "the server is back", is(nodeset.Of(1)))
 			if lines := len(said.AllEntries()); lines != 3 {
 				t.Errorf("%d lines in the log, want followed, lost and followed again", lines)
@@ -312,9 +171,9 @@ func TestSlicesAreFollowedThroughTheirLife(t *testing.T) {
 
 // TestAServerThatRefuses is one that gives no rights: the source knows nothing, and the log says so once.
 func TestAServerThatRefuses(t *testing.T) {
-	server := newSliceServer(t, true)
-	server.broken = true
-	s, said := follow(t, server)
+	server, url := newSliceServer(t, true)
+	server.Broken = true
+	s, said := follow(t, url)
 	eventually(t, "the server has refused", func() bool { _, problem := s.State(); return problem != "" })
 	if got := s.devices(t.Context(), "u", []claim{{"n", "a", []claimedDevice{{"nic.example.com", "worker", "eth1"}}}}); got != nil {
 		t.Errorf("it knows %v", got)
@@ -383,20 +242,20 @@ func claiming(claims map[string][]string) *podresources.PodResources {
 }
 
 func TestDevicesOfClaims(t *testing.T) {
-	server := newSliceServer(t, true)
-	server.put(sliceOf("nics", "nic.example.com", map[string]attributes{
+	server, url := newSliceServer(t, true)
+	server.Put(sliceOf("nics", "nic.example.com", map[string]attributes{
 		"eth1": {standard: at(1)}, "eth2": {standard: at(0)}, "eth3": {standard: several(0, 1)}, "eth4": {},
 	}))
 	other := sliceOf("fabric", "nic.example.com", nic(1))
 	other.Spec.Pool.Name = "rack/fabric"
-	server.put(other)
-	server.put(sliceOf("ours", "memory.example.com", map[string]attributes{"numa-1": {standard: at(1)}}))
-	server.claims["n/moved"] = &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+	server.Put(other)
+	server.Put(sliceOf("ours", "memory.example.com", map[string]attributes{"numa-1": {standard: at(1)}}))
+	server.Claims["n/moved"] = &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
 			{Driver: "nic.example.com", Pool: "worker", Device: "eth1"}, {Driver: "gpu.example.com", Pool: "worker", Device: "gpu0"},
 		}}}}}
-	server.claims["n/pending"] = &resourceapi.ResourceClaim{}
-	s, _ := follow(t, server)
+	server.Claims["n/pending"] = &resourceapi.ResourceClaim{}
+	s, _ := follow(t, url)
 	eventually(t, "the slices", func() bool { connected, _ := s.State(); return connected && s.any() })
 	tree := newTree(t)
 	tree.gpu(0, "0000:81:00.0", "1")
@@ -442,7 +301,7 @@ func TestDevicesOfClaims(t *testing.T) {
 		t.Errorf("of the others of its pod: got %+v", got)
 	}
 	gets := 0
-	server.with(func() { gets = server.gets })
+	server.With(func() { gets = server.Gets })
 	if want := 9; gets != want { // moved for three pods; pending, gone and gone, which are asked for again, twice each
 		t.Errorf("the server was asked for claims %d times, want %d", gets, want)
 	}
@@ -450,11 +309,11 @@ func TestDevicesOfClaims(t *testing.T) {
 
 // TestClaimsThatCannotBeRead costs one question: then the API server is left alone for a while.
 func TestClaimsThatCannotBeRead(t *testing.T) {
-	server := newSliceServer(t, true)
-	server.put(sliceOf("nics", "nic.example.com", nic(1)))
-	s, said := follow(t, server)
+	server, url := newSliceServer(t, true)
+	server.Put(sliceOf("nics", "nic.example.com", nic(1)))
+	s, said := follow(t, url)
 	eventually(t, "the slices", s.any)
-	server.with(func() { server.broken = true })
+	server.With(func() { server.Broken = true })
 	before := len(said.AllEntries())
 	for _, uid := range []string{"a", "b", "c"} {
 		if got := s.devices(t.Context(), uid, []claim{{namespace: "n", name: "x"}}); got != nil {
@@ -462,7 +321,7 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 		}
 	}
 	gets := 0
-	server.with(func() { gets = server.gets })
+	server.With(func() { gets = server.Gets })
 	if lines := len(said.AllEntries()) - before; gets != 1 || lines != 1 {
 		t.Errorf("asked %d times with %d lines in the log, want one of each", gets, lines)
 	}

@@ -98,7 +98,7 @@ func (a *apiServer) fault(f Fault) {
 		a.disconnect()
 	case APIRefuses:
 		a.pods.With(a.pods.Cut)
-		a.endWatches()
+		a.With(a.Cut)
 	case APIExpires:
 		a.pods.With(a.pods.Expire)
 	case APILags:

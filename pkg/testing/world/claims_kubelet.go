@@ -113,7 +113,7 @@ func (k *Kubelet) followDriver(ctx context.Context) {
 		case err != nil && registered:
 			registered, lost = false, time.Now()
 		case err != nil && time.Since(lost) > wipeTime:
-			k.server.dropSlice()
+			k.server.Drop(sliceName)
 		}
 	}
 }

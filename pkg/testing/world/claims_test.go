@@ -8,11 +8,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/sliceserver"
 )
 
 // The scheduler takes the first devices with room, as many as a claim wants, in the order of the slice.
 func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
-	c := claimObjects{claims: map[string]*resourceapi.ResourceClaim{}}
+	c := claimObjects{sliceserver.New(NodeName)}
 	nodes := []NUMANode{{Memory: 8 * gi}, {Memory: 8 * gi}}
 	allocate := func(name, pod string, claim Claim) []int {
 		_, on := c.allocate("uid-"+name, "shop", name, pod, claim, nodes)
@@ -24,7 +25,9 @@ func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
 	device := func(name string, bytes uint64) resourceapi.Device {
 		return resourceapi.Device{Name: name, Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: bytesOf(bytes)}}}
 	}
-	c.slice = &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device("numa-1", 3*gi), device("numa-0", 2*gi)}}}
+	slice := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device("numa-1", 3*gi), device("numa-0", 2*gi)}}}
+	slice.Name = sliceName
+	c.Put(slice)
 	for _, test := range []struct {
 		name, pod string
 		claim     Claim
@@ -42,11 +45,11 @@ func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
 		}
 	}
 	c.deallocate("shop", "first", "p")
-	if on := allocate("large", "p", Claim{Memory: gi}); on != nil || c.claims["shop/first"] == nil {
+	if on := allocate("large", "p", Claim{Memory: gi}); on != nil || c.Claims["shop/first"] == nil {
 		t.Errorf("large is on %v while a pod has first", on)
 	}
 	c.deallocate("shop", "hasty", "p")
-	if c.deallocate("shop", "first", "q"); c.claims["shop/first"] != nil {
+	if c.deallocate("shop", "first", "q"); c.Claims["shop/first"] != nil {
 		t.Error("first has no pods, and still exists")
 	}
 	if on := allocate("large", "p", Claim{Memory: 2 * gi}); !slices.Equal(on, []int{1}) {

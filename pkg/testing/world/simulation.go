@@ -476,7 +476,7 @@ func (n *simulation) fault(f Fault) {
 		n.endClaimed()
 	case KubeletRestarted:
 		if n.kubelet.server != nil {
-			n.kubelet.server.dropSlice()
+			n.kubelet.server.Drop(sliceName)
 		}
 	case APIAway, APIHangs, APIRefuses, APILags, APIExpires:
 		if n.kubelet.server != nil {
