@@ -2,6 +2,7 @@ package world
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,49 +103,79 @@ func (n *simulation) verdicts() {
 		// One verdict is on all that a container loses within a second.
 		before := last[kill.Victim.ID]
 		last[kill.Victim.ID] = kill.At
-		if kill.At.Sub(before) < time.Second {
-			continue
-		}
-		// Right after a start, while it cannot read or is not there, the daemon says what it can, some of it afterwards.
-		until := latest(kill.At.Add(time.Minute), n.trouble.calm(kept, kill.At.Add(time.Minute)))
-		if n.trouble.calm(verdictEach, until).After(kill.At) || kill.At.Sub(n.began) < time.Minute || kill.mayBeUnsaid() {
+		if kill.At.Sub(before) < time.Second || !n.verdictDue(kill) {
 			continue
 		}
 		n.report.Verdicts++
-		var best verdict
-		for v := range n.said {
-			late := v.Time.Sub(kill.At)
-			if v.UID == kill.Victim.UID && (v.ID == kill.Victim.ID || v.ID == "") && used[v] < v.most() && late >= 0 && late < time.Minute && (best.Time.IsZero() || v.Time.Before(best.Time) || v.Time.Equal(best.Time) && v.ID != "") {
-				best = v
-			}
-		}
-		if (best.Time.IsZero() || best.Time.Sub(kill.At) >= time.Second) && n.drivenOut(kill) {
+		best, found := n.verdictOn(kill, used)
+		if (!found || best.Time.Sub(kill.At) >= time.Second) && n.drivenOut(kill) {
 			continue // and what there is, is on a later one
 		}
-		at := kill.At.Sub(n.began).Round(time.Millisecond)
-		if said := n.said[best]; !best.Time.IsZero() && said.Sub(latest(kill.At, n.trouble.calm(soonSaid, said))) > promises[soonSaid].within {
-			n.broken(soonSaid, "%s/%s, killed at %s: its verdict is of %s, and in the file at %s", kill.Victim.Pod, kill.Victim.Container, at, best.Time.Sub(n.began), said.Sub(n.began))
+		if !found {
+			n.broken(verdictEach, "none for %s, killed at %s at the level %s", kill.Victim.ID, n.sinceBegan(kill.At), kill.Level)
+			continue
 		}
-		switch {
-		case best.Level == string(oom.Parent) && (kill.Level == oom.Node || kill.Level == oom.NUMANode) && n.hitAbove(kill.At): // of kills in one second nobody knows which that limit explains
-			used[best]++
-		case best.Time.IsZero():
-			n.broken(verdictEach, "none for %s, killed at %s at the level %s", kill.Victim.ID, at, kill.Level)
-		case strings.Contains(best.Level, "node") && strings.Contains(string(kill.Level), "node"):
-			// A victim far from its own limit is not looked at before, and what it held is gone. Where nearly nothing was free elsewhere, either
-			// level is right; and which nodes another container found full cannot be seen of a victim that may use all.
-			used[best]++
-			if best.Level != string(kill.Level) && kill.Elsewhere > 256*mi && kill.Asked.ID == kill.Victim.ID {
-				n.broken(verdictEach, "%s/%s, killed at %s: it says level %s, it was %s, with %dMi free on other NUMA nodes", kill.Victim.Pod, kill.Victim.Container, at,
-					best.Level, kill.Level, kill.Elsewhere/mi)
-			}
-		case best.Level != string(kill.Level) || best.Cause != string(kill.Cause) && best.Cause != string(kill.Later) && !kill.waitsPerhaps():
-			used[best]++
-			n.broken(verdictEach, "%s/%s, killed at %s: it says level %s and cause %s (%s), it was %s and %s, of %+v", kill.Victim.Pod, kill.Victim.Container, at, best.Level, best.Cause, best.Unknown, kill.Level, kill.Cause, kill.Held)
-		default:
-			used[best]++
+		used[best]++
+		if said := n.said[best]; said.Sub(latest(kill.At, n.trouble.calm(soonSaid, said))) > promises[soonSaid].within {
+			n.broken(soonSaid, "%s: its verdict is of %s, and in the file at %s", n.victim(kill), best.Time.Sub(n.began), said.Sub(n.began))
+		}
+		if text := n.misjudged(best, kill); text != "" {
+			n.broken(verdictEach, "%s: %s", n.victim(kill), text)
 		}
 	}
+}
+
+// verdictDue reports whether a kill must have a verdict. Right after a start, while it cannot read or is not there, the daemon says what it can, some
+// of it afterwards.
+func (n *simulation) verdictDue(k Kill) bool {
+	until := latest(k.At.Add(time.Minute), n.trouble.calm(kept, k.At.Add(time.Minute)))
+	return !n.trouble.calm(verdictEach, until).After(k.At) && k.At.Sub(n.began) >= time.Minute && !k.mayBeUnsaid()
+}
+
+// verdictOn is the first verdict that may be on a kill and is not used up by others; of two of one time the one that names the container.
+func (n *simulation) verdictOn(k Kill, used map[verdict]int) (best verdict, found bool) {
+	for v := range n.said {
+		late := v.Time.Sub(k.At)
+		if v.UID != k.Victim.UID || v.ID != k.Victim.ID && v.ID != "" || used[v] >= v.most() || late < 0 || late >= time.Minute {
+			continue
+		}
+		if !found || v.Time.Before(best.Time) || v.Time.Equal(best.Time) && v.ID != "" {
+			best, found = v, true
+		}
+	}
+	return best, found
+}
+
+// explainedAbove reports whether a verdict may say that a limit above the pods was hit: of kills in one second nobody knows which that explains.
+func (n *simulation) explainedAbove(v verdict, k Kill) bool {
+	return v.Level == string(oom.Parent) && k.ofNode() && n.hitAbove(k.At)
+}
+
+func (k Kill) ofNode() bool { return k.Level == oom.Node || k.Level == oom.NUMANode }
+
+// misjudged is what is wrong with a verdict; "" where it is right.
+func (n *simulation) misjudged(v verdict, k Kill) string {
+	switch level := v.Level == string(k.Level); {
+	case n.explainedAbove(v, k):
+	case strings.Contains(v.Level, "node") && k.ofNode():
+		// A victim far from its own limit is not looked at before, and what it held is gone. Where nearly nothing was free elsewhere, either
+		// level is right; and which nodes another container found full cannot be seen of a victim that may use all.
+		if !level && k.Elsewhere > 256*mi && k.Asked.ID == k.Victim.ID {
+			return fmt.Sprintf("it says level %s, it was %s, with %dMi free on other NUMA nodes", v.Level, k.Level, k.Elsewhere/mi)
+		}
+	case !level || v.Cause != string(k.Cause) && v.Cause != string(k.Later) && !k.waitsPerhaps():
+		return fmt.Sprintf("it says level %s and cause %s (%s), it was %s and %s, of %+v", v.Level, v.Cause, v.Unknown, k.Level, k.Cause, k.Held)
+	}
+	return ""
+}
+
+// victim names what was killed, and when.
+func (n *simulation) victim(k Kill) string {
+	return fmt.Sprintf("%s/%s, killed at %s", k.Victim.Pod, k.Victim.Container, n.sinceBegan(k.At))
+}
+
+func (n *simulation) sinceBegan(at time.Time) time.Duration {
+	return at.Sub(n.began).Round(time.Millisecond)
 }
 
 // hitAbove reports whether the kernel killed for a limit above the pods in about this second.

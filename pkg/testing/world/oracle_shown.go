@@ -177,31 +177,54 @@ func (n *simulation) asShown() {
 	}
 }
 
+// differences are those between what the daemon says, what runs and the state file.
 func (n *simulation) differences(a answers) (wrong []string) {
 	if a.problem != nil {
 		return []string{a.problem.Error()}
 	}
-	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	wrong = append(n.runDifferences(a), n.countDifferences(a)...)
+	if !n.settings().places() {
+		return wrong
+	}
+	return slices.Concat(wrong, n.blockDifferences(a), n.nodeDifferences(a), n.claimDifferences(a))
+}
+
+// runDifferences compares the containers that status shows as running with those that do.
+func (n *simulation) runDifferences(a answers) (wrong []string) {
 	runs := map[string]LiveContainer{}
 	for _, c := range n.containers() {
 		if n.runs(c) {
 			runs[c.ID] = c
 		}
 	}
-	wrong = n.countDifferences(a)
-	file, places, shared := n.stateFile(), n.settings().places(), n.contesting()
+	places := n.settings().places()
 	for _, p := range a.status.Pods {
 		for _, c := range p.Containers {
-			if c.State == "running" {
-				mems, stays := n.text(runs[c.ID].Cgroup, "cpuset.mems"), c.Migration.State == "blocked" && n.kernel.number(runs[c.ID].Cgroup, "memory.current") > mostMoved
-				if places && runs[c.ID].ID != "" && c.Mems != "" && bits(c.Mems) != bits(mems) && !stays {
-					differs("status has %s/%s with cpuset.mems %s, which is %q", p.Name, c.Name, c.Mems, mems)
-				}
-				if runs[c.ID].ID == "" {
-					differs("status shows %s/%s as running, which has ended", p.Name, c.ID)
-				}
-				delete(runs, c.ID)
+			if c.State != "running" {
+				continue
 			}
+			live, there := runs[c.ID]
+			delete(runs, c.ID)
+			switch {
+			case !there:
+				wrong = append(wrong, fmt.Sprintf("status shows %s/%s as running, which has ended", p.Name, c.ID))
+			case places && c.Mems != "" && bits(c.Mems) != bits(n.text(live.Cgroup, "cpuset.mems")) && !(c.Migration.State == "blocked" && n.kernel.number(live.Cgroup, "memory.current") > mostMoved):
+				wrong = append(wrong, fmt.Sprintf("status has %s/%s with cpuset.mems %s, which is %q", p.Name, c.Name, c.Mems, n.text(live.Cgroup, "cpuset.mems")))
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(runs)) {
+		wrong = append(wrong, fmt.Sprintf("status does not show container %s, which runs", id))
+	}
+	return wrong
+}
+
+// blockDifferences compares what status shows to be allocated with the state file, and for a container with claims with these: all of them, or
+// nothing where another pod has one.
+func (n *simulation) blockDifferences(a answers) (wrong []string) {
+	file, shared := n.stateFile(), n.contesting()
+	for _, p := range a.status.Pods {
+		for _, c := range p.Containers {
 			var blocks []block
 			for _, b := range c.Blocks {
 				blocks = append(blocks, block{b.NUMANodes, b.Type, b.Size})
@@ -211,35 +234,40 @@ func (n *simulation) differences(a answers) (wrong []string) {
 			if len(claims) > 0 && c.State == "running" && n.drives() && (len(blocks) > 0 || !shared[p.UID+"/"+c.Name]) {
 				has = claims
 			}
-			if places && fmt.Sprint(blocks) != fmt.Sprint(has) {
-				differs("status has %s/%s allocated %v, the state file %v", p.Name, c.Name, blocks, has)
+			if fmt.Sprint(blocks) != fmt.Sprint(has) {
+				wrong = append(wrong, fmt.Sprintf("status has %s/%s allocated %v, the state file %v", p.Name, c.Name, blocks, has))
 			}
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(runs)) {
-		differs("status does not show container %s, which runs", id)
-	}
-	if !places {
-		return wrong
-	}
+	return wrong
+}
+
+// nodeDifferences compares the node map of status and metrics with the state file's.
+func (n *simulation) nodeDifferences(a answers) (wrong []string) {
+	file := n.stateFile()
 	for _, node := range a.status.Nodes {
 		for _, m := range node.Memory {
 			want := file.MachineState[node.ID].MemoryMap[m.Type]
-			labels := fmt.Sprintf(`{numa_node="%d",type="%s"}`, node.ID, m.Type)
-			for what, show := range map[string][3]uint64{
-				"status":  {m.Allocatable, m.Allocated, m.Free},
-				"metrics": {a.metrics["nri_memory_manager_numa_allocatable_bytes"+labels], a.metrics["nri_memory_manager_numa_allocated_bytes"+labels], a.metrics["nri_memory_manager_numa_free_bytes"+labels]},
+			metric := func(what string) uint64 {
+				return a.metrics[fmt.Sprintf(`nri_memory_manager_numa_%s_bytes{numa_node="%d",type="%s"}`, what, node.ID, m.Type)]
+			}
+			for _, show := range []struct {
+				in    string
+				bytes [3]uint64
+			}{
+				{"status", [3]uint64{m.Allocatable, m.Allocated, m.Free}},
+				{"metrics", [3]uint64{metric("allocatable"), metric("allocated"), metric("free")}},
 			} {
-				if show != [3]uint64{want.Allocatable, want.Reserved, want.Free} {
-					differs("NUMA node %d has %v of %s allocatable, allocated and free in %s, and %v in the state file", node.ID, show, m.Type, what, want)
+				if show.bytes != [3]uint64{want.Allocatable, want.Reserved, want.Free} {
+					wrong = append(wrong, fmt.Sprintf("NUMA node %d has %v of %s allocatable, allocated and free in %s, and %v in the state file", node.ID, show.bytes, m.Type, show.in, want))
 				}
 			}
 		}
 	}
 	if len(a.status.Nodes) != len(file.MachineState) {
-		differs("status shows %d NUMA nodes, the state file %d", len(a.status.Nodes), len(file.MachineState))
+		wrong = append(wrong, fmt.Sprintf("status shows %d NUMA nodes, the state file %d", len(a.status.Nodes), len(file.MachineState)))
 	}
-	return append(wrong, n.claimDifferences(a)...)
+	return wrong
 }
 
 // repair is a change by another writer that the daemon has taken back.

@@ -176,23 +176,12 @@ func (p LivePod) most(sum memoryQoS, wants map[string]uint64) uint64 {
 }
 
 // containerAsAsked compares a container's files, and returns what it wants. One that does not run, has not been resized yet, whose pod is unknown or
-// that writes its own files just now is not judged, nor the memory.high of one that has lost its limit with a controller, which stays lost.
+// that writes its own files just now is not judged.
 func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveContainer) (want memoryQoS, judged bool) {
-	limit, bound := n.limit(c), p.limitOf(c.Spec)
-	lost := limit == 0 && bound > 0
 	if c.Resizing || p.Unknown || !n.runs(c) {
 		return want, false
 	}
-	if limit != bound&^(page-1) && !lost { // somebody else's, which holds
-		bound = limit
-		// In a pod with resources of its own it may stand for the pod's, which does not count for memory.high, and the spec says who asks for its limit.
-		if !p.PodLevel() || c.Spec.Limit > c.Spec.Request {
-			c.Spec.Limit = limit
-		}
-		if p.Class == "Guaranteed" && !p.PodLevel() { // whose limits are its requests
-			c.Spec.Request = limit
-		}
-	}
+	c, bound := n.limitedFromOutside(p, c)
 	want = s.wanted(p, c.Spec, bound, n.capacity())
 	writes := n.writesItself(p, c.Spec.Name)
 	if writes && !n.kernel.isCalm() {
@@ -203,26 +192,16 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 		n.report.Containers++
 	}
 	have := n.values(c.Cgroup)
-	if writes { // what the daemon does not set, it leaves alone: that is nobody else's
-		if want.min == 0 {
-			have.min = 0
-		}
-		if want.low == 0 {
-			have.low = 0
-		}
-		if want.high == noLimit {
-			have.high = noLimit
-		}
+	if writes {
+		have = have.set(want)
 	}
-	who := fmt.Sprintf("%s/%s in %s", p.Name, c.Spec.Name, c.Cgroup)
-	if !near(have.min, want.min) || !near(have.low, want.low) {
-		see(asAsked, who, "has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", have.min, have.low, want.min, want.low, n.text(c.Cgroup, "memory.max"))
-	}
-	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
-	raised := s.guards(p) && have.high > want.high && (n.reachedHigh(c) || n.trouble.calm(counts, time.Now()).After(c.Since))
 	n.followRaise(s, p, c, have.high, want.high)
-	if !lost && !near(have.high, want.high) && !raised && !p.isDaemon() && !(have.high >= c.Spec.Limit && want.high >= c.Spec.Limit && c.Spec.Limit > 0) {
-		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, n.text(c.Cgroup, "memory.max"))
+	who, limit := fmt.Sprintf("%s/%s in %s", p.Name, c.Spec.Name, c.Cgroup), n.text(c.Cgroup, "memory.max")
+	if !near(have.min, want.min) || !near(have.low, want.low) {
+		see(asAsked, who, "has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", have.min, have.low, want.min, want.low, limit)
+	}
+	if !near(have.high, want.high) && !n.mayBeHigher(s, p, c, have.high, want.high) {
+		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, limit)
 	}
 	// The modelled kubelet asks for no memory.oom.group.
 	group, whole := n.text(c.Cgroup, "memory.oom.group"), s.wish(p, "oom-group") == "container"
@@ -230,6 +209,56 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 		see(asAsked, who, "has memory.oom.group %q, want %t", group, whole)
 	}
 	return want, true
+}
+
+// limitedFromOutside is a container as its memory.max has it, which holds, too, where another than the kubelet has written it, and that limit in bytes.
+func (n *simulation) limitedFromOutside(p LivePod, c LiveContainer) (_ LiveContainer, bound uint64) {
+	limit, bound := n.limit(c), p.limitOf(c.Spec)
+	if limit == bound&^(page-1) || n.lostLimit(p, c) {
+		return c, bound
+	}
+	// In a pod with resources of its own it may stand for the pod's, which does not count for memory.high, and the spec says who asks for its limit.
+	if !p.PodLevel() || c.Spec.Limit > c.Spec.Request {
+		c.Spec.Limit = limit
+	}
+	if p.Class == "Guaranteed" && !p.PodLevel() { // whose limits are its requests
+		c.Spec.Request = limit
+	}
+	return c, limit
+}
+
+// lostLimit reports whether a container has lost its limit with a controller.
+func (n *simulation) lostLimit(p LivePod, c LiveContainer) bool {
+	return n.limit(c) == 0 && p.limitOf(c.Spec) > 0
+}
+
+// set are the values without those that the daemon does not set, but leaves as a container itself has written them.
+func (have memoryQoS) set(want memoryQoS) memoryQoS {
+	if want.min == 0 {
+		have.min = 0
+	}
+	if want.low == 0 {
+		have.low = 0
+	}
+	if want.high == noLimit {
+		have.high = noLimit
+	}
+	return have
+}
+
+// mayBeHigher reports whether the memory.high of a container need not be what follows from the specification.
+func (n *simulation) mayBeHigher(s settings, p LivePod, c LiveContainer, have, want uint64) bool {
+	limit := c.Spec.Limit
+	switch {
+	case n.lostLimit(p, c): // it stays lost
+		return true
+	case p.isDaemon():
+		return true
+	case limit > 0 && have >= limit && want >= limit: // neither is felt
+		return true
+	}
+	// The stall guard raises, up to the limit, and takes back later. A controller that was reset has counted nothing before.
+	return s.guards(p) && have > want && (n.reachedHigh(c) || n.trouble.calm(counts, time.Now()).After(c.Since))
 }
 
 // runs reports whether a container has processes.
