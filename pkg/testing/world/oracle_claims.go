@@ -90,7 +90,7 @@ func contested(all []LivePod) map[string]bool {
 	return contested
 }
 
-// contests are those of a container's claims that are contested.
+// contests are the contested claims that a container names.
 func (p LivePod) contests(names []string, contested map[string]bool) (all []heldClaim) {
 	for _, name := range names {
 		if contested[p.Claims[name].uid] {

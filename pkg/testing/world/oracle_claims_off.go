@@ -51,7 +51,7 @@ func (n *simulation) claimsKept(see seer) {
 	}
 }
 
-// alone reports whether these are one NUMA node, of which no allocation is spread over others.
+// alone reports whether these are one NUMA node without allocations that are spread over others.
 func (f stateFile) alone(nodes int) bool {
 	for id, node := range f.MachineState {
 		if nodes == 1<<id {

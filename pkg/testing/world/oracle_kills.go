@@ -146,7 +146,7 @@ func (n *simulation) verdictOn(k Kill, used map[verdict]int) (best verdict, foun
 	return best, found
 }
 
-// explainedAbove reports whether a verdict may say that a limit above the pods was hit: of kills in one second nobody knows which that explains.
+// explainedAbove reports whether a verdict may say that a limit above the pods was hit: which of the kills in one second that explains cannot be known.
 func (n *simulation) explainedAbove(v verdict, k Kill) bool {
 	return v.Level == string(oom.Parent) && k.ofNode() && n.hitAbove(k.At)
 }

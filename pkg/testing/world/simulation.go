@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -523,8 +524,8 @@ func (n *simulation) overwrite(cgroup, how string) {
 			to = map[string]string{"memory.max": fmt.Sprint(limit + limit/2)}
 		}
 	}
-	for file, text := range to {
-		_ = n.kernel.Write(cgroup, file, text)
+	for _, file := range slices.Sorted(maps.Keys(to)) { // in one order, so that a seed is one run
+		_ = n.kernel.Write(cgroup, file, to[file])
 	}
 }
 
