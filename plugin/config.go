@@ -20,7 +20,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
-// newConfigCommand returns the command "config".
 func newConfigCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "config",

@@ -95,14 +95,12 @@ func serveProbes(listener net.Listener) *probes {
 	return p
 }
 
-// show replaces what is served.
 func (p *probes) show(handler http.Handler) { p.handler.Store(&handler) }
 
 func (p *probes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(*p.handler.Load()).ServeHTTP(w, r)
 }
 
-// run serves until ctx ends.
 func (p *probes) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

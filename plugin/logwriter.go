@@ -48,7 +48,6 @@ const (
 	logJSON = "json"
 )
 
-// writeAs sets the format of the lines.
 func (l *logWriter) writeAs(name string) error {
 	var format logrus.Formatter
 	switch name {

@@ -7,7 +7,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// newMachineCommand returns the command "machine".
 func newMachineCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "machine",

@@ -25,7 +25,6 @@ func main() {
 	os.Exit(code)
 }
 
-// execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	if len(args) == 0 && launchedByRuntime() {
 		args = []string{"run"}

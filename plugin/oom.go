@@ -19,7 +19,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// watchKills prepares the recorder of OOM kills.
 func (d *daemon) watchKills() *oom.Recorder {
 	o := oom.Options{
 		Tree: d.tree, View: d.agent.View, Changed: d.agent.Changed(), Path: filepath.Join(d.options.stateDir, oom.FileName), Proc: d.options.outside.proc,

@@ -98,7 +98,6 @@ func (o *hostOptions) units() protect.Units {
 	return protect.NewUnits(o.systemdSocket)
 }
 
-// files are this host's.
 var files = config.Files(os.ReadFile)
 
 // loadConfig reads a configuration file; without one the defaults hold.

@@ -188,7 +188,6 @@ func linesOf(actions []protect.Action, dryRun bool) (lines []string) {
 	return lines
 }
 
-// describe is one line about one file.
 func describe(a protect.Action, dryRun bool) string {
 	file := a.Cgroup + "/" + string(a.Knob)
 	if a.Unit != "" {

@@ -22,7 +22,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// runOptions are the flags of run.
 type runOptions struct {
 	daemonOptions
 	machinePath string

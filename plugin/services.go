@@ -124,7 +124,6 @@ func (d *daemon) sockets(handler http.Handler) (parts []part) {
 	return append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, resources, d.agent.View) })
 }
 
-// readSlices prepares the reading of this node's ResourceSlices.
 func (d *daemon) readSlices() error {
 	client, err := clientFor(&d.options.apiOptions, dra.NewClient)
 	if err != nil {
@@ -159,7 +158,6 @@ func (d *daemon) throttledContainers() func() uint64 {
 	}
 }
 
-// writeEvents prepares the pods' events.
 func (d *daemon) writeEvents() error {
 	sink, err := clientFor(&d.options.apiOptions, events.NewSink)
 	if err != nil {
@@ -206,7 +204,6 @@ func (d *daemon) followContainers(ctx context.Context) error {
 	}
 }
 
-// claimsDriver prepares the driver for resource claims.
 func (d *daemon) claimsDriver(sources *status.Sources) ([]part, error) {
 	client, err := clientFor(&d.options.apiOptions, dra.NewClient)
 	if err != nil {

@@ -27,7 +27,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// simulateOptions are the flags of simulate.
 type simulateOptions struct {
 	machinePath, configPath string
 	output                  string

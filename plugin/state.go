@@ -23,7 +23,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// newStateCommand returns the command "state".
 func newStateCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "state",

@@ -41,7 +41,6 @@ type versions struct {
 	Go  string `json:"goVersion"`
 }
 
-// nriVersion returns the version of the NRI module in this binary.
 func nriVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {

@@ -62,7 +62,6 @@ func encode(value any) ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-// write sends a JSON document.
 func write(w http.ResponseWriter, body []byte, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

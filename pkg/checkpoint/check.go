@@ -87,7 +87,6 @@ func countedBlocks(s memorymanager.State) (all []ownedBlocks) {
 	return all
 }
 
-// checkTables checks the sums of a node's tables.
 func (c *checker) checkTables(node memorymanager.NodeState) {
 	pools := uint64(0)
 	for _, table := range node.Memory {

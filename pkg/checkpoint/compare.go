@@ -90,7 +90,6 @@ func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uin
 	}
 }
 
-// difference describes the difference between a size in the file and on the machine.
 func difference(file, machine, tolerance uint64) string {
 	s := quantity.Apart(file, machine, distance(file, machine), tolerance)
 	return fmt.Sprintf("%s in the file and %s on the machine, %s apart (tolerated %s)", s[0], s[1], s[2], s[3])

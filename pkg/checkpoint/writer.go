@@ -79,7 +79,6 @@ func replaced[E any](all, others []E, pod string, of func(E) string) []E {
 	return slices.Concat(all[:from], others, all[to:])
 }
 
-// content encodes the newest state.
 func (w *Writer) content(buffer []byte) ([]byte, error) {
 	w.mu.Lock()
 	s := w.state

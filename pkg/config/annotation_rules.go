@@ -13,7 +13,6 @@ type Subject struct {
 	Labels    map[string]string
 }
 
-// matches reports whether the rule is for a pod.
 func (r AnnotationRule) matches(s Subject) bool {
 	for key, pattern := range r.Labels {
 		if value, has := s.Labels[key]; !has || !matchesAny([]string{pattern}, value) {
@@ -57,5 +56,4 @@ func (rules AnnotationRules) Sets(w Wishes, priorityClass string) string {
 	return rules.Rule + " stands for the annotations " + strings.Join(set, ", ")
 }
 
-// all reports whether the rule matches every pod.
 func (r AnnotationRule) all() bool { return len(r.Labels) == 0 && slices.Contains(r.Namespaces, "*") }

@@ -37,7 +37,6 @@ func defaultEvictionHard() map[string]string {
 	return map[string]string{memoryAvailable: "100Mi"}
 }
 
-// annotations are all that there are.
 func annotations() []Annotation {
 	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationCacheRoom, AnnotationReservation, AnnotationNUMA,
 		AnnotationStallGuard, AnnotationMemoryPolicy, AnnotationOOMGroup, AnnotationOOMScoreAdj}

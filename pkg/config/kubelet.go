@@ -93,7 +93,6 @@ func (f Files) adopt(profile Profile, path, ours string, doc *strictyaml.Documen
 	return c, nil
 }
 
-// take copies what is set.
 func (c *Config) take(k kubeletConfiguration) error {
 	// None is what a kubelet beside us should have (docs/migration.md), and switches nothing off here.
 	set := k.MemoryManagerPolicy != "" && k.MemoryManagerPolicy != string(MemoryManagerNone)
@@ -127,7 +126,6 @@ func (c *Config) take(k kubeletConfiguration) error {
 	return nil
 }
 
-// take copies the value of one key if it is set.
 func take[T any](c *Config, key string, set bool, into *T, value T) {
 	if set {
 		c.places.taken[key], *into = true, value

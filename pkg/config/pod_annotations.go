@@ -16,7 +16,6 @@ import (
 // The domains of our annotations, the newer first: it wins.
 var domains = [...]string{".memory-manager.noderesource.dev", ".memory-manager.nri.io"}
 
-// annotationNames are those that exist.
 var annotationNames = names(annotations()...)
 
 const (

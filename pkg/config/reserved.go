@@ -93,7 +93,6 @@ func parseReservedMemory(flags ...string) (ReservedMemory, error) {
 	return reserved, nil
 }
 
-// parseReservation reads the part for one node.
 func parseReservation(text string) (Reservation, error) {
 	node, limits, _ := strings.Cut(text, ":")
 	if limits == "" || strings.Contains(limits, ":") {

@@ -162,7 +162,6 @@ func (c Config) sums(m machine.Machine) (sums, error) {
 	return s, nil
 }
 
-// largest is the key of the largest.
 func (s sums) largest() string {
 	switch max(s.kube, s.system, s.eviction) {
 	case s.kube:

@@ -11,7 +11,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// mostWeight is the largest weight of numa-score-weights.
 const mostWeight = 100
 
 // strategy is the option's value, else none; and the weights of memory types that the other option names.

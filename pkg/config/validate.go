@@ -19,7 +19,6 @@ const (
 	scoreWeights       = "numa-score-weights"
 )
 
-// policyOptions are all of them.
 var policyOptions = []string{preferClosest, maxAllowableNodes, allocationStrategy, scoreWeights}
 
 // validate checks what can be judged without a machine, in the order of the keys.

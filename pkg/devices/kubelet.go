@@ -84,7 +84,6 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 	return result
 }
 
-// ended notes how a question ended.
 func (k *kubelet) ended(err error) {
 	switch news := k.breaker.Ended(err); {
 	case !news:

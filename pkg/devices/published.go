@@ -8,7 +8,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// published is what is kept of a ResourceSlice.
 type published struct {
 	slice, driver, pool string
 	generation          int64
@@ -24,7 +23,6 @@ func numaAttributes(driver string) []resourceapi.QualifiedName {
 	}
 }
 
-// read keeps the NUMA nodes of a slice's devices.
 func (s *Slices) read(slice *resourceapi.ResourceSlice) published {
 	kept := published{slice: slice.Name, driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name, generation: slice.Spec.Pool.Generation}
 	names := numaAttributes(kept.driver)

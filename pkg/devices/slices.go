@@ -53,7 +53,6 @@ type Slices struct {
 	strange   map[string]bool      // drivers with a device on a node that cannot be, which is logged
 }
 
-// claim is a resource claim of a container.
 type claim struct {
 	namespace, name string
 	// devices are those that the kubelet names. It knows what a driver has answered when it prepared the claim: a driver that moves
@@ -209,7 +208,6 @@ func (s *Slices) allocated(ctx context.Context, of claimOfPod) (devices []claime
 	return devices
 }
 
-// put keeps what a slice says.
 func (s *Slices) put(p published) {
 	if p.driver == s.Own {
 		return

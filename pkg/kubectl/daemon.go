@@ -165,7 +165,6 @@ var repeated = map[string][]string{
 	"verify":  {"state-dir", "cgroups", "plain-cgroups", "machine"},
 }
 
-// commandLine is a command line for the daemon's container.
 func (d *daemon) commandLine(command string, args ...string) []string {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true

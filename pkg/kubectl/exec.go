@@ -179,7 +179,6 @@ func printable(text string) string {
 	return shown.String()
 }
 
-// inLine is a printable text in one line.
 func inLine(text string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(text))
 }

@@ -106,7 +106,6 @@ func (c *cluster) fill(ctx context.Context, d *daemon, r *row) error {
 	return nil
 }
 
-// decode reads the JSON of a command.
 func (c *cluster) decode(ctx context.Context, d *daemon, answer any, command string) error {
 	out, err := c.ask(ctx, d, command, "--output=json")
 	if err != nil {
@@ -173,7 +172,6 @@ func (r *row) rank() int {
 	return slices.Index([]bool{r.Rejected > 0, r.Unpinned > 0, r.Errors > 0, r.State == problems, r.State == noDaemon, r.State == notAnswering, true}, true)
 }
 
-// what is the row's state in words.
 func (r *row) what() string {
 	if r.State != problems {
 		if r.Message == "" {

@@ -70,7 +70,6 @@ what is on the node, without problems.`,
 	return cmd
 }
 
-// withProblems leaves out the nodes on which nothing is wrong.
 func withProblems(rows []row) []row {
 	return slices.DeleteFunc(rows, func(r row) bool { return r.State == fine })
 }

@@ -114,7 +114,6 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
-// description is one metric of a collector.
 type description struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType

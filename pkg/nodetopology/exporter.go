@@ -93,7 +93,6 @@ func (e *Exporter) stale(now time.Time) bool {
 	return e.known == nil || now.Sub(e.read) >= readEvery*e.Period
 }
 
-// export writes the object if it differs from what the API server has.
 func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -27,7 +27,6 @@ var kinds = func() map[string]reflect.Type {
 
 func kindOf(event ledger.Event) string { return reflect.TypeOf(event).Name() }
 
-// decodeEvent reads an event of a kind.
 func decodeEvent(kind string, text json.RawMessage) (ledger.Event, error) {
 	of, known := kinds[kind]
 	if !known {

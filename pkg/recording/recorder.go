@@ -50,14 +50,12 @@ type Recorder struct {
 	renew  bool   // a new segment is to begin
 }
 
-// start is the beginning of a segment.
 type start struct {
 	at    time.Time
 	state ledger.State
 	first uint64
 }
 
-// entry is an event.
 type entry struct {
 	number  uint64
 	at      time.Time
@@ -205,7 +203,6 @@ func (w *writer) ask() {
 	w.renew = true
 }
 
-// end ends the segment.
 func (w *writer) end() {
 	if w.now == nil {
 		return

@@ -114,7 +114,6 @@ func (r *replay) file(path string) error {
 	return r.segment(path, text)
 }
 
-// segment replays the lines of one.
 func (r *replay) segment(name string, text []byte) error {
 	r.name, r.ledger = name, nil
 	if len(text) == 0 && !r.folder {

@@ -51,7 +51,6 @@ type segment struct {
 	begins int64
 }
 
-// begin makes the file of a new segment with its header.
 func begin(dir, version string, s start) (*segment, error) {
 	state, err := json.Marshal(s.state)
 	if err != nil {
@@ -70,7 +69,6 @@ func begin(dir, version string, s start) (*segment, error) {
 	return g, nil
 }
 
-// size is the number of bytes in the file.
 func (g *segment) size() int64 {
 	size, _ := g.file.Seek(0, io.SeekCurrent) // an error shows at the next write
 	return size
@@ -79,10 +77,8 @@ func (g *segment) size() int64 {
 // moment is a time counted from the segment's beginning by the monotonic clock.
 func (g *segment) moment(t time.Time) time.Time { return g.anchor.Add(t.Sub(g.anchor)).Round(0).UTC() }
 
-// put writes a line.
 func (g *segment) put(value any) error { return json.NewEncoder(g.file).Encode(value) }
 
-// add writes an event.
 func (g *segment) add(e entry) error {
 	event, err := json.Marshal(e.event)
 	if err != nil {

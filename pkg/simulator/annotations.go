@@ -38,7 +38,6 @@ func (n *Node) rulesFor(pod *corev1.Pod) config.AnnotationRules {
 	return n.config.AnnotationRulesFor(config.Subject{Namespace: pod.Namespace, Labels: pod.Labels})
 }
 
-// problems are those of a pod and its containers.
 func problems(pod *corev1.Pod, rules config.AnnotationRules) []config.Problem {
 	var names []string
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -55,7 +54,6 @@ func (r *Result) writeIgnoredAnnotations(b *strings.Builder) {
 	tables.Section(b, "IGNORED ANNOTATIONS", lines.String())
 }
 
-// writeNotes has a line for each container with a note.
 func (r *Result) writeNotes(b *strings.Builder, title string, note func(*Container) string) {
 	var lines strings.Builder
 	for _, c := range r.Containers {

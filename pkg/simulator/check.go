@@ -35,12 +35,10 @@ type object struct {
 	template string
 }
 
-// wrong returns an error about the whole object.
 func (o object) wrong(format string, args ...any) error {
 	return &strictyaml.Error{File: o.file, Line: o.node.Line, Path: o.path, Message: fmt.Sprintf(format, args...)}
 }
 
-// errorf returns an error about a field of the pod.
 func (o object) errorf(path, format string, args ...any) error {
 	return o.doc.Errorf(o.at(path), format, args...)
 }
@@ -53,7 +51,6 @@ func (o object) at(path string) string {
 	return strings.TrimPrefix(o.path+"."+path, ".")
 }
 
-// place is the file and line of the object.
 func (o object) place() string { return fmt.Sprintf("%s:%d", o.file, o.node.Line) }
 
 var quantityType = reflect.TypeFor[resource.Quantity]()

@@ -111,7 +111,6 @@ func (m *cpuManager) admit(pod *corev1.Pod) error {
 	return nil
 }
 
-// release takes back the CPUs of a pod.
 func (m *cpuManager) release(pod *corev1.Pod) {
 	for _, cpus := range m.pods[pod.UID] {
 		m.shared = m.shared.Union(cpus)

@@ -25,7 +25,6 @@ func (k kubelet) hugepages(pod *corev1.Pod, container *corev1.Container) map[str
 	return pages
 }
 
-// writeHugepages lists the containers with huge pages.
 func (r *Result) writeHugepages(b *strings.Builder) {
 	var rows []string
 	for _, c := range r.Containers {

@@ -45,7 +45,6 @@ func makesNoPods(group, name string) bool {
 	return slices.Contains(strings.Fields(podlessGroups), group) || slices.Contains(strings.Fields(podlessOthers), group+"/"+name)
 }
 
-// kind is a kind of object that makes pods.
 type kind struct {
 	of reflect.Type
 	// template is where its pod template is; empty for a Pod.
@@ -53,7 +52,6 @@ type kind struct {
 	read     func(document []byte) (owner, error)
 }
 
-// found is an object that makes pods.
 type found struct {
 	object object
 	owner  owner

@@ -79,7 +79,6 @@ func (m *Manifests) note(err error) {
 	}
 }
 
-// mistakes returns all that is wrong.
 func (m *Manifests) mistakes() error {
 	if m.more > 0 {
 		m.wrong = append(m.wrong, fmt.Errorf("%d more mistakes in the manifests", m.more))

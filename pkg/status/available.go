@@ -51,7 +51,6 @@ func (d *Document) addNotCounted(view *ledger.View) {
 	}
 }
 
-// writeAvailable writes whether the allocations hold.
 func (d *Document) writeAvailable(b *strings.Builder) {
 	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Available != nil }) {
 		if d.AvailableUnknown != "" && len(d.Nodes) > 0 {

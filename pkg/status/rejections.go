@@ -10,7 +10,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// outcome summarizes a rejection.
 func outcome(r *ledger.Rejection) string {
 	text := "rejected"
 	if !r.Refused {

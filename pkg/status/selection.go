@@ -41,7 +41,6 @@ func (d *Document) Select(s Selection) (*Document, error) {
 	return &selected, nil
 }
 
-// namespaces returns the pods' namespaces, sorted.
 func (d *Document) namespaces() []string {
 	names := map[string]bool{}
 	for _, p := range d.Pods {
@@ -75,7 +74,6 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 	}
 }
 
-// selectProblems keeps the problems.
 func (d *Document) selectProblems() {
 	d.Problems = true
 	d.Conditions = keep(d.Conditions, func(c ledger.Condition) bool { return !c.OK })

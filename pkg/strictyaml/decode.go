@@ -73,7 +73,6 @@ func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
 	return d.scalar(n, path, into)
 }
 
-// structure decodes a mapping with known fields.
 func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error {
 	fields := fieldsOf(into.Type())
 	return d.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
@@ -119,7 +118,6 @@ func (d *decoder) field(key, value *yaml.Node, path string, into reflect.Value) 
 	return err
 }
 
-// mapping decodes a mapping with free keys.
 func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
 	if isNull(n) {
 		into.SetZero()
@@ -166,7 +164,6 @@ func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNod
 	return Join(errs...)
 }
 
-// list decodes a sequence.
 func (d *decoder) list(n *yaml.Node, path string, into reflect.Value) error {
 	if isNull(n) {
 		into.SetZero()

@@ -78,7 +78,6 @@ func readPool(folder, size string) (machine.Pool, error) {
 	return pool, err
 }
 
-// readPages reads a file with a number of huge pages.
 func readPages(path string, pageSize uint64) (uint64, error) {
 	text, err := readText(path)
 	if err != nil {

@@ -132,7 +132,6 @@ func withoutNUMA(root string, m machine.Machine) (machine.Machine, error) {
 	return m, nil
 }
 
-// readNode reads one folder of /sys/devices/system/node.
 func readNode(folder string, id int) (machine.Node, error) {
 	node, err := readMemory(folder)
 	if err != nil {

@@ -81,7 +81,6 @@ func aboveClaim(n Node, c place, r *Report) {
 	}
 }
 
-// lostClaims finds NUMA nodes that have less than is claimed of them.
 func lostClaims(n Node, r *Report) {
 	if n.Document.Claims == nil || n.Pod != "" {
 		return

@@ -212,7 +212,6 @@ func deviceSources(n Node, r *Report) {
 	}
 }
 
-// annotations finds annotations that are ignored.
 func annotations(n Node, r *Report) {
 	for i := range n.Document.Pods {
 		pod := &n.Document.Pods[i]

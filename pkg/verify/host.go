@@ -15,7 +15,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// conditions finds why the daemon is not ready.
 func conditions(n Node, r *Report) {
 	do := map[string]string{
 		"connected":    "see that the runtime runs and that NRI is enabled in it, and that --nri-socket is its socket",
@@ -132,7 +131,6 @@ func kubelet(n Node, r *Report) {
 	}
 }
 
-// kernel finds what the kernel lacks.
 func kernel(n Node, r *Report) {
 	if n.Kernel == nil {
 		return
