@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,20 +50,18 @@ func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	if into.Kind() == reflect.Pointer {
-		if isNull(n) {
-			into.SetZero()
-			return nil
-		}
+	kind, null := into.Kind(), isNull(n)
+	if null && (kind == reflect.Pointer || kind == reflect.Map || kind == reflect.Slice) {
+		into.SetZero()
+		return nil
+	}
+	if text, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok && n.Kind == yaml.ScalarNode && !null {
+		return d.text(n, path, text)
+	}
+	switch kind {
+	case reflect.Pointer:
 		into.Set(reflect.New(into.Type().Elem()))
 		return d.value(n, path, into.Elem())
-	}
-	if n.Kind == yaml.ScalarNode && !isNull(n) {
-		if text, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
-			return d.text(n, path, text)
-		}
-	}
-	switch into.Kind() {
 	case reflect.Struct:
 		return d.structure(n, path, into)
 	case reflect.Map:
@@ -76,10 +75,8 @@ func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
 func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error {
 	fields := fieldsOf(into.Type())
 	return d.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
-		for i, name := range fields {
-			if name != "" && name == key {
-				return d.field(keyNode, value, join(path, key), into.Field(i))
-			}
+		if i := slices.Index(fields, key); i >= 0 && key != "" {
+			return d.field(keyNode, value, join(path, key), into.Field(i))
 		}
 		hint := spelling.Hint(key, fields)
 		if all := places(d.root, "", key); hint == "" && len(all) > 0 {
@@ -119,10 +116,6 @@ func (d *decoder) field(key, value *yaml.Node, path string, into reflect.Value) 
 }
 
 func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
-	if isNull(n) {
-		into.SetZero()
-		return nil
-	}
 	entries := reflect.MakeMap(into.Type())
 	err := d.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
 		entry := reflect.New(into.Type().Elem()).Elem()
@@ -165,10 +158,6 @@ func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNod
 }
 
 func (d *decoder) list(n *yaml.Node, path string, into reflect.Value) error {
-	if isNull(n) {
-		into.SetZero()
-		return nil
-	}
 	entries := reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content))
 	err := d.items(n, path, func(i int, item *yaml.Node, path string) error {
 		return d.value(item, path, entries.Index(i))
