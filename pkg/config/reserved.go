@@ -46,13 +46,21 @@ func (b ReservedBytes) MarshalText() ([]byte, error) { return []byte(b.String())
 // String is the shortest exact binary quantity.
 func (b ReservedBytes) String() string { return quantity.Format(uint64(b)) }
 
-// UnmarshalText reads the text of one --reserved-memory flag.
+// UnmarshalText reads the text of a --reserved-memory flag, NODE:TYPE=QUANTITY[,TYPE=QUANTITY...] with ";" between nodes. An empty one
+// reserves nothing.
 func (m *ReservedMemory) UnmarshalText(text []byte) error {
-	parsed, err := parseReservedMemory(string(text))
-	if err != nil {
-		return err
+	var reserved ReservedMemory
+	for group := range strings.SplitSeq(string(text), ";") {
+		if len(text) == 0 {
+			break
+		}
+		r, err := parseReservation(group)
+		if err != nil {
+			return fmt.Errorf("reserved memory %s: %w", strictyaml.Quote(group), err)
+		}
+		reserved = append(reserved, r)
 	}
-	*m = parsed
+	*m = reserved
 	return nil
 }
 
@@ -72,25 +80,6 @@ func (m ReservedMemory) String() string {
 		groups[i] = strconv.Itoa(r.NUMANode) + ":" + strings.Join(limits, ",")
 	}
 	return strings.Join(groups, ";")
-}
-
-// parseReservedMemory reads the values of the kubelet's --reserved-memory flags, each NODE:TYPE=QUANTITY[,TYPE=QUANTITY...]
-// with ";" between nodes. Empty values reserve nothing.
-func parseReservedMemory(flags ...string) (ReservedMemory, error) {
-	var reserved ReservedMemory
-	for _, flag := range flags {
-		if flag == "" {
-			continue
-		}
-		for group := range strings.SplitSeq(flag, ";") {
-			r, err := parseReservation(group)
-			if err != nil {
-				return nil, fmt.Errorf("reserved memory %s: %w", strictyaml.Quote(group), err)
-			}
-			reserved = append(reserved, r)
-		}
-	}
-	return reserved, nil
 }
 
 func parseReservation(text string) (Reservation, error) {

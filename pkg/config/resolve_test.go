@@ -479,13 +479,6 @@ func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
 	}
 }
 
-func TestReservedMemoryOfSeveralFlags(t *testing.T) {
-	got, err := parseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
-	if err != nil || got.String() != "0:memory=1Gi;1:hugepages-1Gi=1Gi,memory=2Gi" {
-		t.Errorf("%s, %v", got, err)
-	}
-}
-
 func TestStateTolerance(t *testing.T) {
 	m := fuzzMachine()
 	for name, tc := range map[string]struct {

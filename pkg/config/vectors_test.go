@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,6 +73,13 @@ func (v reservedVector) kubelet() outcome {
 		}
 	}
 	return o
+}
+
+// parseReservedMemory reads the values of --reserved-memory flags as one.
+func parseReservedMemory(flags ...string) (reserved ReservedMemory, err error) {
+	set := slices.DeleteFunc(slices.Clone(flags), func(flag string) bool { return flag == "" })
+	err = reserved.UnmarshalText([]byte(strings.Join(set, ";")))
+	return reserved, err
 }
 
 // ours is the outcome of the same flags for us, on the same machine.
