@@ -15,11 +15,9 @@ import (
 // hugepages are a container's limits of huge pages, by resource name without the prefix ("2Mi").
 func (k kubelet) hugepages(pod *corev1.Pod, container *corev1.Container) map[string]uint64 {
 	pages := map[string]uint64{}
-	for _, node := range k.machine.Nodes {
-		for _, pool := range node.Hugepages {
-			if limit := hugepageLimit(pod, container, pool.PageSize); limit > 0 {
-				pages[quantity.Format(pool.PageSize)] = limit
-			}
+	for _, size := range k.pageSizes() {
+		if limit := hugepageLimit(pod, container, size); limit > 0 {
+			pages[quantity.Format(size)] = limit
 		}
 	}
 	return pages

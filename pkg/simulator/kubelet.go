@@ -3,6 +3,7 @@ package simulator
 import (
 	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
@@ -133,19 +134,16 @@ func memoryLimit(pod *corev1.Pod) (bytes int64, limited bool) {
 	if level := pod.Spec.Resources; level != nil && !level.Limits.Memory().IsZero() {
 		return bytes, true
 	}
-	lacks := func(c *corev1.Container) bool { return c.Resources.Limits.Memory().IsZero() }
+	lacks := func(c corev1.Container) bool { return c.Resources.Limits.Memory().IsZero() }
 	beside := false
-	for i := range pod.Spec.InitContainers {
-		container := &pod.Spec.InitContainers[i]
+	for _, container := range pod.Spec.InitContainers {
 		if lacks(container) && !beside {
 			return 0, false
 		}
-		beside = beside || podinfo.IsSidecar(container)
+		beside = beside || podinfo.IsSidecar(&container)
 	}
-	for i := range pod.Spec.Containers {
-		if lacks(&pod.Spec.Containers[i]) {
-			return 0, false
-		}
+	if slices.ContainsFunc(pod.Spec.Containers, lacks) {
+		return 0, false
 	}
 	return bytes, true
 }
@@ -153,17 +151,22 @@ func memoryLimit(pod *corev1.Pod) (bytes int64, limited bool) {
 // hugepageLimits has a limit for every page size of the machine, 0 where the container has none.
 func (k kubelet) hugepageLimits(pod *corev1.Pod, container *corev1.Container) []*api.HugepageLimit {
 	var limits []*api.HugepageLimit
-	seen := map[uint64]bool{}
-	for _, node := range k.machine.Nodes {
-		for _, pool := range node.Hugepages {
-			if seen[pool.PageSize] {
-				continue
-			}
-			seen[pool.PageSize] = true
-			limits = append(limits, &api.HugepageLimit{PageSize: pageSizeText(pool.PageSize), Limit: hugepageLimit(pod, container, pool.PageSize)})
-		}
+	for _, size := range k.pageSizes() {
+		limits = append(limits, &api.HugepageLimit{PageSize: pageSizeText(size), Limit: hugepageLimit(pod, container, size)})
 	}
 	return limits
+}
+
+// pageSizes are the sizes of the machine's huge pages in bytes, in the order of its nodes.
+func (k kubelet) pageSizes() (sizes []uint64) {
+	for _, node := range k.machine.Nodes {
+		for _, pool := range node.Hugepages {
+			if !slices.Contains(sizes, pool.PageSize) {
+				sizes = append(sizes, pool.PageSize)
+			}
+		}
+	}
+	return sizes
 }
 
 // hugepageLimit prefers the container's limit to the pod's.
