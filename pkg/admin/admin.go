@@ -131,12 +131,7 @@ func carryOut(order func(context.Context) (any, error)) http.Handler {
 			return
 		}
 		answer, err := order(context.WithoutCancel(r.Context()))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusConflict)
-			return
-		}
-		body, err := encode(answer)
-		write(w, body, err)
+		respond(w, answer, err, http.StatusConflict)
 	})
 }
 

@@ -87,13 +87,18 @@ func explainer(explain func(pod, container string) (any, error)) http.Handler {
 			return
 		}
 		answer, err := explain(pod, query.Get("container"))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
-			return
-		}
-		body, err := encode(answer)
-		write(w, body, err)
+		respond(w, answer, err, http.StatusNotFound)
 	})}
+}
+
+// respond sends an answer, or an error with its code.
+func respond(w http.ResponseWriter, answer any, err error, code int) {
+	if err != nil {
+		http.Error(w, err.Error(), code)
+		return
+	}
+	body, err := encode(answer)
+	write(w, body, err)
 }
 
 // queue bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
