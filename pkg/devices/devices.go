@@ -8,7 +8,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -127,27 +126,5 @@ func placed(devices []topologymanager.Device) bool {
 // Lookup returns the devices that sysfs knows of a container's device nodes. It waits for nobody.
 func (f *Finder) Lookup(c Container) []topologymanager.Device { return f.sysfs.devices(c.Nodes) }
 
-// cache keeps what was found last, within bounds.
-type cache[K comparable, V any] struct {
-	mu     sync.Mutex
-	values map[K]V
-}
-
 // mostCached is more pods, and more claims, than a node has.
 const mostCached = 1024
-
-func (c *cache[K, V]) get(key K) (V, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	value, ok := c.values[key]
-	return value, ok
-}
-
-func (c *cache[K, V]) put(key K, value V) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.values == nil || len(c.values) >= mostCached {
-		c.values = map[K]V{} // what is still there is found again
-	}
-	c.values[key] = value
-}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/cpuset"
+	"k8s.io/utils/lru"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -36,7 +37,7 @@ type kubelet struct {
 	socket  string
 	log     logrus.FieldLogger
 	breaker *breaker.Breaker
-	pods    cache[string, known] // by UID: a pod's devices and CPUs never change
+	pods    *lru.Cache // of known, by UID: a pod's devices and CPUs never change
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn
@@ -60,7 +61,7 @@ const (
 )
 
 func newKubelet(o Options) *kubelet {
-	return &kubelet{socket: o.Socket, log: o.Log, breaker: breaker.New(1, firstPause, o.Now)}
+	return &kubelet{socket: o.Socket, log: o.Log, breaker: breaker.New(1, firstPause, o.Now), pods: lru.New(mostCached)}
 }
 
 // pod asks for a pod's devices, once. What is not known is empty.
@@ -68,8 +69,8 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 	if k.socket == "" {
 		return known{}
 	}
-	if answer, ok := k.pods.get(c.UID); ok {
-		return answer
+	if answer, ok := k.pods.Get(c.UID); ok {
+		return answer.(known)
 	}
 	if !k.breaker.Allow() {
 		return known{}
@@ -80,7 +81,7 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 		return known{}
 	}
 	result := read(answer)
-	k.pods.put(c.UID, result)
+	k.pods.Add(c.UID, result)
 	return result
 }
 

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/lru"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
@@ -42,7 +43,7 @@ type Slices struct {
 	SlicesOptions
 	backoff *wait.Backoff    // nil for client-go's
 	breaker *breaker.Breaker // of questions for claims
-	claims  cache[claimOfPod, []claimedDevice]
+	claims  *lru.Cache       // of []claimedDevice, by claimOfPod
 
 	mu        sync.Mutex
 	published map[string]published // by the slice's name
@@ -79,7 +80,7 @@ func NewSlices(o SlicesOptions) *Slices {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Slices{SlicesOptions: o, breaker: breaker.New(1, firstPause, o.Now), published: map[string]published{}, strange: map[string]bool{}}
+	return &Slices{SlicesOptions: o, breaker: breaker.New(1, firstPause, o.Now), claims: lru.New(mostCached), published: map[string]published{}, strange: map[string]bool{}}
 }
 
 // Run follows the slices until ctx ends.
@@ -179,8 +180,8 @@ func (s *Slices) nodesOf(d claimedDevice) (nodes nodeset.Set) {
 
 // allocated are the devices that the scheduler has allocated for a claim; none where the API server does not say.
 func (s *Slices) allocated(ctx context.Context, of claimOfPod) (devices []claimedDevice) {
-	if devices, ok := s.claims.get(of); ok {
-		return devices
+	if devices, ok := s.claims.Get(of); ok {
+		return devices.([]claimedDevice)
 	}
 	if !s.breaker.Allow() {
 		return nil
@@ -204,7 +205,7 @@ func (s *Slices) allocated(ctx context.Context, of claimOfPod) (devices []claime
 			devices = append(devices, claimedDevice{result.Driver, result.Pool, result.Device})
 		}
 	}
-	s.claims.put(of, devices)
+	s.claims.Add(of, devices)
 	return devices
 }
 
