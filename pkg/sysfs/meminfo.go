@@ -37,22 +37,13 @@ func Meminfo(proc string) (map[string]uint64, error) {
 	return readMeminfo(filepath.Join(proc, "meminfo"))
 }
 
-// readMeminfo reads /proc/meminfo or a NUMA node's meminfo: bytes by name.
+// readMeminfo reads lines like "MemTotal: 131823588 kB" and "Node 0 MemTotal: 131823588 kB". Lines without the unit are
+// counters (HugePages_Total), which sysfs has per page size, and are skipped. "kB" is 1024 bytes.
 func readMeminfo(path string) (map[string]uint64, error) {
 	text, err := readText(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := parseMeminfo(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return info, nil
-}
-
-// parseMeminfo reads lines like "MemTotal: 131823588 kB" and "Node 0 MemTotal: 131823588 kB". Lines without the unit are
-// counters (HugePages_Total), which sysfs has per page size, and are skipped. "kB" is 1024 bytes.
-func parseMeminfo(text string) (map[string]uint64, error) {
 	info := map[string]uint64{}
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -64,7 +55,7 @@ func parseMeminfo(text string) (map[string]uint64, error) {
 		}
 		kib, err := strconv.ParseUint(fields[1], 10, 64)
 		if err != nil || kib > math.MaxInt64/1024 {
-			return nil, fmt.Errorf("%q is not a number of kB", fields[1])
+			return nil, fmt.Errorf("%s: %q is not a number of kB", path, fields[1])
 		}
 		info[strings.TrimSuffix(fields[0], ":")] = kib * 1024
 	}

@@ -448,7 +448,11 @@ func FuzzMeminfo(f *testing.F) {
 	f.Add("MemTotal: 131823588 kB\nHugePages_Total: 0\n")
 	f.Add("Node 0 MemTotal:       131823588 kB\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		info, err := parseMeminfo(text)
+		path := filepath.Join(t.TempDir(), "meminfo")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		info, err := readMeminfo(path)
 		for name, bytes := range info {
 			if err == nil && bytes%1024 != 0 {
 				t.Errorf("%s = %d", name, bytes)
