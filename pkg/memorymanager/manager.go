@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -79,13 +78,11 @@ type container struct {
 // New returns a manager of the given nodes without allocations. It refuses node ids that are out of range or there twice,
 // and a node whose reservation and huge page pools together exceed its memory.
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
-	opts, err := opts.checked()
-	if err != nil {
-		return nil, err
-	}
+	opts = opts.completed()
 	m := &Manager{
 		options: opts, rules: opts.Policy.Rules(), overlaps: opts.AlignTo == topologymanager.AlignToKubelet, budget: searchBudget,
 	}
+	var err error
 	if m.all, m.columns, err = columns(nodes); err != nil {
 		return nil, fmt.Errorf("check NUMA nodes: %w", err)
 	}
@@ -98,27 +95,14 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// checked are the options with the defaults of what is empty. It refuses names that are not known.
-func (o Options) checked() (Options, error) {
+// completed are the options with the defaults of what is empty. The configuration has refused names that are not known.
+func (o Options) completed() Options {
 	o.Policy = cmp.Or(o.Policy, topologymanager.None)
 	o.Scope = cmp.Or(o.Scope, topologymanager.ContainerScope)
 	o.Strategy = cmp.Or(o.Strategy, topologymanager.NoStrategy)
 	o.AlignTo = cmp.Or(o.AlignTo, topologymanager.AlignToCPUs)
 	o.FallBack = o.FallBack && !o.Policy.Rules().Insists
-	return o, cmp.Or(
-		oneOf("topology manager policy", o.Policy, topologymanager.Policies()...),
-		oneOf("topology manager scope", o.Scope, topologymanager.ContainerScope, topologymanager.PodScope),
-		oneOf("NUMA allocation strategy", o.Strategy, topologymanager.Strategies()...),
-		oneOf("onConflict", o.AlignTo, topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
-	)
-}
-
-func oneOf[T ~string](what string, name T, names ...T) error {
-	if slices.Contains(names, name) {
-		return nil
-	}
-	list := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(names), "[]")), ", ")
-	return fmt.Errorf("%s %q is not one of %s", what, name, list)
+	return o
 }
 
 // clear ends all allocations.

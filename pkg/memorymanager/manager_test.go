@@ -123,18 +123,6 @@ func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
 			nodes: []memorymanager.NodeCapacity{{ID: 0, Total: 1 << 63}, {ID: 1, Total: 1 << 63}},
 			err:   "check NUMA nodes: memory of all NUMA nodes exceeds 2^64 bytes",
 		},
-		"policy": {
-			nodes: plain(1), opts: memorymanager.Options{Policy: "strict"},
-			err: `topology manager policy "strict" is not one of none, best-effort, restricted, single-numa-node`,
-		},
-		"scope": {
-			nodes: plain(1), opts: memorymanager.Options{Scope: "node"},
-			err: `topology manager scope "node" is not one of container, pod`,
-		},
-		"what memory is aligned to": {
-			nodes: plain(1), opts: memorymanager.Options{AlignTo: "gpu"},
-			err: `onConflict "gpu" is not one of Kubelet, CPUs, Devices`,
-		},
 		"no distances": {
 			nodes: plain(2), opts: memorymanager.Options{PreferClosest: true},
 			err: "check NUMA distances: NUMA node 0 has 0 distances, want one for each of the 2 nodes",

@@ -174,13 +174,6 @@ func TestExplainNamesTheStrategy(t *testing.T) {
 	}
 }
 
-func TestUnknownStrategy(t *testing.T) {
-	const want = `NUMA allocation strategy "MostAllocated" is not one of none, most-allocated, least-allocated, least-used`
-	if _, err := memorymanager.New(hundreds(1), memorymanager.Options{Strategy: "MostAllocated"}); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
 // TestLeastUsed: among nodes that would do alike, those with the most memory that nobody has allocated.
 func TestLeastUsed(t *testing.T) {
 	on := func(size uint64, ids ...int) memorymanager.Block {
