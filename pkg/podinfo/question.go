@@ -114,8 +114,6 @@ func (s *source) noted(err error) bool {
 
 // Stats counts what the sources did since the start.
 type Stats struct {
-	// Missed is the number of Resolve calls that no source answered.
-	Missed uint64
 	// Sources are in the order of Options.Providers.
 	Sources []SourceStats
 }
@@ -131,19 +129,14 @@ type SourceStats struct {
 	// Connected is Provider.Connected, Problem is Provider.Problem.
 	Connected bool
 	Problem   string
-	// Pods is the number of pods in memory.
-	Pods int
 }
 
 // Stats returns the counters so far.
-func (r *Resolver) Stats() Stats {
-	r.mu.Lock()
-	stats := Stats{Missed: r.missed}
-	r.mu.Unlock()
+func (r *Resolver) Stats() (stats Stats) {
 	for _, s := range r.sources {
 		stats.Sources = append(stats.Sources, SourceStats{
 			Source: s.Source(), Answers: s.answers.Load(), Errors: s.errors.Load(), Timeouts: s.timeouts.Load(),
-			NotFound: s.notFound.Load(), Suspended: s.breaker.Open(), Connected: s.Connected(), Problem: s.Problem(), Pods: s.Len(),
+			NotFound: s.notFound.Load(), Suspended: s.breaker.Open(), Connected: s.Connected(), Problem: s.Problem(),
 		})
 	}
 	return stats

@@ -51,11 +51,10 @@ type Resolver struct {
 	wake    chan struct{}   // holds one when dirty is not empty
 	file    *durable.Writer // of known pods; nil keeps none
 
-	mu     sync.Mutex
-	pods   map[pods.Ref]*known
-	kept   map[pods.Ref]pods.Answer // of an earlier run, not asked for yet
-	dirty  map[pods.Ref]struct{}    // pods that a source has reported since Changed was called
-	missed uint64
+	mu    sync.Mutex
+	pods  map[pods.Ref]*known
+	kept  map[pods.Ref]pods.Answer // of an earlier run, not asked for yet
+	dirty map[pods.Ref]struct{}    // pods that a source has reported since Changed was called
 }
 
 // known is what is known of a pod that was asked for.
@@ -136,7 +135,6 @@ func (r *Resolver) Resolve(ctx context.Context, ref pods.Ref) (pods.Answer, bool
 	}
 	r.give(ref, k, r.best(ref, k))
 	if k.given.Pod == nil {
-		r.missed++
 		return pods.Answer{}, false
 	}
 	r.source(k.given.Source).answers.Add(1)

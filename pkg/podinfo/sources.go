@@ -87,8 +87,6 @@ type Provider interface {
 	Connected() bool
 	// Problem says why the source does not answer; "" while it does and while that is not known yet.
 	Problem() string
-	// Len is the number of pods in memory.
-	Len() int
 }
 
 // watched is what a provider's watch has delivered, and whether its source answers.

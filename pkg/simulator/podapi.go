@@ -45,4 +45,3 @@ func (a podAPI) Ask(_ context.Context, ref pods.Ref) (*pods.Pod, error) {
 
 func (a podAPI) Connected() bool { return true }
 func (a podAPI) Problem() string { return "" }
-func (a podAPI) Len() int        { return len(a) }

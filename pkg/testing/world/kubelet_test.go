@@ -233,7 +233,7 @@ func TestASilentPodAPI(t *testing.T) {
 		}
 		api.silence(false)
 		synctest.Wait()
-		if pod, err := provider.Ask(t.Context(), two.Ref); err != nil || pod != two || !slices.Equal(heard, []string{"one", "one", "two"}) || provider.Len() != 2 {
+		if pod, err := provider.Ask(t.Context(), two.Ref); err != nil || pod != two || !slices.Equal(heard, []string{"one", "one", "two"}) {
 			t.Errorf("after it: %v, %v, heard %q", pod, err, heard)
 		}
 	})
