@@ -29,6 +29,7 @@ func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance u
 			c.add(nodeName(now.ID), doRebase, "is on the machine, but not in the file")
 		}
 	}
+	hasMemory := func(t memorymanager.TypeTable) bool { return t.Total > 0 }
 	for _, stored := range s.Nodes {
 		if nodeOf(nodes, stored.ID) == nil && (stored.Assignments > 0 || slices.ContainsFunc(stored.Memory, hasMemory)) {
 			c.add(nodeName(stored.ID), doMachine, "is in the file, but not among the machine's nodes (%d assignments)", stored.Assignments)
@@ -94,8 +95,6 @@ func difference(file, machine, tolerance uint64) string {
 	s := quantity.Apart(file, machine, distance(file, machine), tolerance)
 	return fmt.Sprintf("%s in the file and %s on the machine, %s apart (tolerated %s)", s[0], s[1], s[2], s[3])
 }
-
-func hasMemory(t memorymanager.TypeTable) bool { return t.Total > 0 }
 
 func distance(a, b uint64) uint64 { return max(a, b) - min(a, b) }
 

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
 // Listing is a state file for programs: `state show -o json`. Sizes are in bytes.
@@ -94,7 +94,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 		vouched = "not verified by a checksum"
 	}
 	fmt.Fprintf(out, "%s: policy %s, layout %s, %s, %d containers\n\n", l.File, l.Policy, l.Format, vouched, len(l.Containers))
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	table := tables.New(out)
 	fmt.Fprintln(table, "NODE\tGROUP\tASSIGNMENTS\tTYPE\tTOTAL\tRESERVED\tALLOCATABLE\tALLOCATED\tFREE")
 	for _, node := range l.Nodes {
 		for _, t := range node.Memory {

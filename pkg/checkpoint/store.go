@@ -105,9 +105,6 @@ func (s *Store) Close() error {
 		return fmt.Errorf("closing the state folder %s: a write is under way", s.dir)
 	}
 	defer s.mu.Unlock()
-	if s.folder == nil {
-		return nil
-	}
 	return s.closeFolder()
 }
 

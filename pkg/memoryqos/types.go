@@ -147,7 +147,7 @@ type PodValues struct {
 
 // Levels are the values of the parents of the pods.
 type Levels struct {
-	Kubepods, Burstable, BestEffort Values
+	Kubepods, Burstable Values
 	// System is the system partition below kubepods, SystemBurstable the Burstable level in it.
 	System, SystemBurstable Values
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/ptr"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -92,7 +93,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	min, low := 0.0, 0.0
 	for _, above := range view.Ancestors {
 		if above.Level == cgroup.LevelKubepods { // kubelets that share the node have one each
-			min, low = min+optional(above.Values.Min), low+optional(above.Values.Low)
+			min, low = min+float64(ptr.Deref(above.Values.Min, 0)), low+float64(ptr.Deref(above.Values.Low, 0))
 		}
 	}
 	nodeMin.send(out, min)
@@ -278,12 +279,4 @@ func holds(is bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// optional is 0 for a value that is not set, which is what the kernel's file holds then.
-func optional(value *uint64) float64 {
-	if value == nil {
-		return 0
-	}
-	return float64(*value)
 }

@@ -66,19 +66,15 @@ func (d *Document) writeClaims(b *strings.Builder) {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", m.Node, m.Type, quantity.Short(m.Capacity), quantity.Short(m.Claimed), quantity.Short(m.Capacity-min(m.Capacity, m.Claimed)))
 	}
 	w.Flush()
-	if len(d.Claims.Prepared) > 0 {
-		w := tables.New(b)
-		fmt.Fprintln(w, "CLAIM\tNODES\tMEMORY\tUSED BY")
-		for _, c := range d.Claims.Prepared {
-			var parts []claims.Part
-			for _, device := range c.Devices {
-				parts = append(parts, claims.Part(device))
-			}
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Name, claims.Nodes(parts), claims.Sum(parts), tables.OrDash(strings.Join(d.usersOf(c), ", ")))
+	var rows []string
+	for _, c := range d.Claims.Prepared {
+		var parts []claims.Part
+		for _, device := range c.Devices {
+			parts = append(parts, claims.Part(device))
 		}
-		w.Flush()
+		rows = append(rows, fmt.Sprintf("%s/%s\t%s\t%s\t%s", c.Namespace, c.Name, claims.Nodes(parts), claims.Sum(parts), tables.OrDash(strings.Join(d.usersOf(c), ", "))))
 	}
-	fmt.Fprintln(b)
+	fmt.Fprintln(b, tables.Columns("CLAIM\tNODES\tMEMORY\tUSED BY", rows...))
 }
 
 // usersOf are the living containers that use a claim, as POD/CONTAINER.

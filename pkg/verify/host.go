@@ -107,11 +107,7 @@ func kubelet(n Node, r *Report) {
 		return
 	}
 	gate, set := k.FeatureGates["MemoryQoS"]
-	policy := k.MemoryReservationPolicy
-	if policy == "" {
-		policy = "None"
-	}
-	often := "about once a minute"
+	policy, often := cmp.Or(k.MemoryReservationPolicy, "None"), "about once a minute"
 	if policy == "None" {
 		often = "at its start, until 1.36 about once a minute"
 	}
