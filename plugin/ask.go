@@ -58,8 +58,7 @@ func call(ctx context.Context, method, stateDir, path string, answer any) error 
 	request.Header.Set(admin.Deadline, deadline.Format(time.RFC3339Nano))
 	response, err := client.Do(request)
 	if err != nil {
-		var dial *net.OpError
-		if errors.As(err, &dial) && dial.Op == "dial" {
+		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
 			return fmt.Errorf("%w on %s; is it running, with this --state-dir? %w", errNoDaemon, socket, dial)
 		}
 		return fmt.Errorf("the daemon on %s has not answered within %s; does it hang? %w", socket, askTimeout, err)

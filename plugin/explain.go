@@ -74,8 +74,8 @@ func explainLive(ctx context.Context, stateDir, argument, namespace, container s
 		if err = ask(ctx, stateDir, "/explain", url.Values{"pod": {one.Pod}, "container": {one.Container}}, &documents); err == nil {
 			return documents, nil
 		}
-		var no refusal
-		if !errors.As(err, &no) {
+		no, ok := errors.AsType[refusal](err)
+		if !ok {
 			return nil, commandline.Failed(err)
 		}
 		none = append(none, no.Error())

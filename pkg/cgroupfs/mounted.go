@@ -56,8 +56,7 @@ func (m *mounted) open(dir, file string, flags int) (int, error) {
 	}
 	f, err := m.folder.OpenFile(name, flags, 0o644)
 	if err != nil {
-		var path *fs.PathError
-		if errors.As(err, &path) {
+		if path, ok := errors.AsType[*fs.PathError](err); ok {
 			err = path.Err // the caller names the file
 		}
 		return -1, err

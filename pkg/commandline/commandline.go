@@ -54,8 +54,8 @@ func flagError(cmd *cobra.Command, args []string, err error) error {
 	if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 {
 		return NoArgs(cmd, cmd.Flags().Args())
 	}
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || unknown.GetSpecifiedShortnames() != "" {
 		return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
 	}
 	var names []string

@@ -78,12 +78,10 @@ func (f Files) Parse(name string, data []byte) (Config, error) {
 // nameChoices has the errors about keys that hold no text name what they may hold.
 func nameChoices(err error) {
 	for _, one := range strictyaml.List(err) {
-		var at *strictyaml.Error
-		if !errors.As(one, &at) {
-			continue
-		}
-		if names := choices[anyIndex.ReplaceAllString(at.Path, "[]")]; names != nil {
-			at.Message = strings.Replace(at.Message, "want a text", "want "+namesOf(names), 1)
+		if at, ok := errors.AsType[*strictyaml.Error](one); ok {
+			if names := choices[anyIndex.ReplaceAllString(at.Path, "[]")]; names != nil {
+				at.Message = strings.Replace(at.Message, "want a text", "want "+namesOf(names), 1)
+			}
 		}
 	}
 }
@@ -105,8 +103,7 @@ func also(err, more error) error {
 
 // keyOf is the key of the first level that an error is about.
 func keyOf(err error) string {
-	var at *strictyaml.Error
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*strictyaml.Error](err); ok {
 		return firstKey(at.Path)
 	}
 	return ""

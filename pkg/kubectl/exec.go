@@ -62,7 +62,7 @@ func (e executor) run(ctx context.Context, d *daemon, command []string) (output,
 		var out, errOut limited
 		err := stream.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errOut})
 		r := result{output{text: out.Bytes(), errors: errOut.Bytes()}, err}
-		if exited := (exec.CodeExitError{}); errors.As(err, &exited) {
+		if exited, ok := errors.AsType[exec.CodeExitError](err); ok {
 			r.code, r.err = exited.Code, nil
 		}
 		done <- r

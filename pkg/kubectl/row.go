@@ -83,8 +83,10 @@ func (c *cluster) survey(ctx context.Context) ([]row, error) {
 		if err == nil {
 			err = c.fill(ctx, d, &r)
 		}
-		if err != nil {
-			r.State, r.Message = unanswered(err)
+		if none, ok := errors.AsType[silence](err); ok {
+			r.State, r.Message = none.state, printable(none.why)
+		} else if err != nil {
+			r.State, r.Message = notAnswering, printable(err.Error())
 		}
 		return r
 	})
@@ -115,15 +117,6 @@ func (c *cluster) decode(ctx context.Context, d *daemon, answer any, command str
 		return fmt.Errorf("the daemon on node %s (pod %s/%s) has another format of %s: %w", d.node, d.namespace, d.pod, command, err)
 	}
 	return nil
-}
-
-// unanswered is the state of a node that gave no answer.
-func unanswered(err error) (state, string) {
-	var s silence
-	if errors.As(err, &s) {
-		return s.state, printable(s.why)
-	}
-	return notAnswering, printable(err.Error())
 }
 
 func (r *row) count(now document, audit report) {
