@@ -280,7 +280,7 @@ func (n *simulation) untouched(see seer) {
 			cgroups = append(cgroups, p.Cgroup)
 		}
 		for _, c := range p.Containers {
-			if !n.writesItself(p, c.Spec.Name) && n.text(c.Cgroup, "memory.max") != "" {
+			if !n.writesItself(p, c.Spec.Name) && !n.resizedUnseen(p) && n.text(c.Cgroup, "memory.max") != "" {
 				cgroups = append(cgroups, c.Cgroup)
 			}
 		}
@@ -290,6 +290,15 @@ func (n *simulation) untouched(see seer) {
 			see(untouched, cgroup, "has memory.min %d, memory.low %d and memory.high %d", have.min, have.low, have.high)
 		}
 	}
+}
+
+// resizedUnseen reports whether a pod was resized while no plugin was connected. The runtime has written the values of its record then, and a dry run
+// takes what it finds for another's.
+func (n *simulation) resizedUnseen(p LivePod) bool {
+	return slices.ContainsFunc(n.spec(p).Changes, func(c Change) bool {
+		at := n.began.Add(time.Duration(c.At))
+		return c.Kind == Resize && n.trouble.calm(connected, at).After(at)
+	})
 }
 
 // forgotten reports whether a daemon may know nothing of what the one before it has written to a pod's cgroup: its journal was not on the disk yet,

@@ -65,7 +65,8 @@ var promises = map[Promise]bound{
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
-	named: {0, away},
+	named:     {0, away},
+	connected: {0, away},
 
 	lowered:        {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
 	onClaim:        {time.Second, together(kernelSlow, disk, checked, reread)},
@@ -86,6 +87,7 @@ var promises = map[Promise]bound{
 const (
 	kept                Promise = "what the disk is to have is kept until it takes it"
 	standingBesideHangs Promise = "no container stands still because writes of others hang"
+	connected           Promise = "what changes is seen as it does"
 	counts              Promise = "memory.events has counted since the container's start"
 )
 
