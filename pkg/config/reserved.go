@@ -49,11 +49,12 @@ func (b ReservedBytes) String() string { return quantity.Format(uint64(b)) }
 // UnmarshalText reads the text of a --reserved-memory flag, NODE:TYPE=QUANTITY[,TYPE=QUANTITY...] with ";" between nodes. An empty one
 // reserves nothing.
 func (m *ReservedMemory) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*m = nil
+		return nil
+	}
 	var reserved ReservedMemory
 	for group := range strings.SplitSeq(string(text), ";") {
-		if len(text) == 0 {
-			break
-		}
 		r, err := parseReservation(group)
 		if err != nil {
 			return fmt.Errorf("reserved memory %s: %w", strictyaml.Quote(group), err)
