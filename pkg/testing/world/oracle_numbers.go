@@ -3,15 +3,20 @@ package world
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// countDifferences compares what status and metrics count, once nothing has gone wrong for a while, with the model: how many containers run and have an
-// allocation, what is promised to all pods, what resizes lack, the configuration in force and how often it was read, and that nothing is wrong.
+// countDifferences compares what status and metrics count, once nothing has gone wrong for a while, with the model.
 func (n *simulation) countDifferences(a answers) (wrong []string) {
+	return slices.Concat(n.containerCounts(a), n.sourceDifferences(a), n.configDifferences(a))
+}
+
+// containerCounts compares how many containers run and have an allocation, what resizes lack, and what is promised to all pods.
+func (n *simulation) containerCounts(a answers) (wrong []string) {
 	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	s, file := n.settings(), n.stateFile()
 	pinned, all, lacks := map[string]uint64{}, map[string]uint64{}, uint64(0)
@@ -40,6 +45,12 @@ func (n *simulation) countDifferences(a answers) (wrong []string) {
 	if minimum, low := a.metrics["memory_qos_node_memory_min_bytes"], a.metrics["memory_qos_node_memory_low_bytes"]; s.writes() && !(near(minimum, have.min) && near(low, have.low)) {
 		differs("metrics have memory.min %d and memory.low %d of kubepods, which has %d and %d", minimum, low, have.min, have.low)
 	}
+	return wrong
+}
+
+// sourceDifferences says what passes for wrong: nothing is.
+func (n *simulation) sourceDifferences(a answers) (wrong []string) {
+	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for name, is := range a.metrics {
 		if is == 0 && (strings.HasPrefix(name, "nri_memory_manager_condition{") || strings.HasPrefix(name, "nri_memory_manager_request_source_connected{")) {
 			differs("%s is 0, and nothing is wrong", name)
@@ -50,12 +61,17 @@ func (n *simulation) countDifferences(a answers) (wrong []string) {
 			differs("status shows that %s does not answer (%s), and it does", source.Source, source.Problem)
 		}
 	}
-	is := a.status.Policy
+	return wrong
+}
+
+// configDifferences compares the configuration in force, and how often it was read.
+func (n *simulation) configDifferences(a answers) (wrong []string) {
+	s, is := n.settings(), a.status.Policy
 	if is.Profile != s.Profile || is.TopologyManagerPolicy != s.Policy || s.writes() && (is.MemoryReservationPolicy != s.Reservation || is.StallGuard != s.StallGuard) {
-		differs("status shows the configuration %+v, and the file has %+v", is, s)
+		wrong = append(wrong, fmt.Sprintf("status shows the configuration %+v, and the file has %+v", is, s))
 	}
 	if read := a.metrics[`nri_memory_manager_config_reloads_total{result="ok"}`]; read != n.trouble.count(NewConfig, n.current().since) && n.trouble.count(DaemonReplaced, n.began) == 0 {
-		differs("metrics count %d configurations that were read, and there were %d", read, n.trouble.count(NewConfig, n.current().since))
+		wrong = append(wrong, fmt.Sprintf("metrics count %d configurations that were read, and there were %d", read, n.trouble.count(NewConfig, n.current().since)))
 	}
 	return wrong
 }
