@@ -35,7 +35,7 @@ func (s Scenario) hasClaims() bool {
 // handler serves pods, claims and slices.
 func (a *apiServer) handler() http.Handler {
 	a.Server = sliceserver.New(NodeName)
-	a.Server.Before, a.Server.Wait = a.before, func() { time.Sleep(a.trouble.left(APIHangs)) }
+	a.Server.Before, a.Server.Wait = a.pods.Before, a.pods.Wait
 	all := http.NewServeMux()
 	all.Handle("/", a.pods)
 	all.Handle("/apis/", a.Server)

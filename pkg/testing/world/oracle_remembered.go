@@ -4,7 +4,6 @@ import "time"
 
 const (
 	dated      Promise = "a verdict says when the kernel killed"
-	named      Promise = "a verdict names the container of the kill"
 	remembered Promise = "the last kill of each pod is remembered"
 )
 
@@ -24,7 +23,7 @@ func (n *simulation) dates() {
 			until = until.Add(late) // it says when the round began in which each file was read slowly
 		}
 		// A container that was created without the plugin's knowledge may have been killed while one that it knows ended.
-		found, anyOfPod := false, v.ID == "" || n.trouble.calm(named, v.Time).After(v.Time.Add(-late))
+		found, anyOfPod := false, v.ID == "" || n.trouble.calm(connected, v.Time).After(v.Time.Add(-late))
 		for _, kill := range n.kernel.Kills() {
 			found = found || kill.Victim.UID == v.UID && (anyOfPod || kill.Victim.ID == v.ID) && !kill.At.After(until) && !kill.At.Before(from)
 		}

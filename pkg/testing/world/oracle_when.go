@@ -65,7 +65,6 @@ var promises = map[Promise]bound{
 	remembered:  {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0})},
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
-	named:     {0, away},
 	connected: {0, away},
 
 	lowered:        {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
