@@ -77,6 +77,8 @@ func (a *Agent) desireNothing(written protect.Journaled) bool {
 	if !a.dryRun() {
 		return false
 	}
+	a.ancestors.desiring.Lock() // values of before, on their way, become desired first
+	defer a.ancestors.desiring.Unlock()
 	a.protector.RestoreAll(written)
 	return true
 }

@@ -104,7 +104,9 @@ type protectorLoop struct {
 func (p *protectorLoop) keep(ctx context.Context, a *Agent) {
 	switch {
 	case a.dryRun():
-		p.stop()
+		if p.stop() {
+			signal(a.restoreDue) // a write that it had begun may have ended with it
+		}
 	case p.cancel == nil:
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan struct{})
@@ -116,12 +118,15 @@ func (p *protectorLoop) keep(ctx context.Context, a *Agent) {
 	}
 }
 
-func (p *protectorLoop) stop() {
-	if p.cancel != nil {
-		p.cancel()
-		<-p.done
-		p.cancel = nil
+// stop waits for the loop's end, and reports whether it ran.
+func (p *protectorLoop) stop() (ran bool) {
+	if p.cancel == nil {
+		return false
 	}
+	p.cancel()
+	<-p.done
+	p.cancel = nil
+	return true
 }
 
 // podChanged is called by the sources when they know more about a pod.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -962,4 +963,69 @@ func TestContainersThatMayBeTheDaemonsAreForgotten(t *testing.T) {
 	if len(n.unread) > 0 {
 		t.Errorf("kept: %v", n.unread)
 	}
+}
+
+// The protector's loop ends in a dry run while it has taken over the write of a memory.high that restoreFiles has left to it.
+func TestALateWriteThatEndsWithTheLoopIsRestored(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n := newNode(t, oneNode)
+	n.sync(nil, nil)
+	pod := n.pod("pod", memoryqos.Burstable)
+	c, score := ofPod(pod, "main", 4000*mi), int64(950)
+	c.Resources.OOMScoreAdj = &score // of a request, which gets memory.low
+	c = n.launch(pod, c)
+	n.work(ctx)
+	var loop protectorLoop
+	loop.keep(ctx, n.Agent)
+	defer loop.stop()
+
+	begun, stopped := make(chan struct{}), make(chan struct{})
+	n.onOpen = func(cgroup, file string) error {
+		switch path.Base(cgroup) + " " + file {
+		case c.ID + " memory.low":
+			<-begun
+		case c.ID + " memory.high":
+			close(begun)
+			<-stopped
+		}
+		return nil
+	}
+	n.reconfigure("profile: Observe")
+	<-n.restoreDue
+	if err := n.restoreFiles(ctx); err != nil {
+		t.Fatal(err)
+	}
+	n.onOpen = nil
+	stop := loop.cancel
+	loop.cancel = func() { stop(); close(stopped) }
+	loop.keep(ctx, n.Agent)
+	select {
+	case <-n.restoreDue:
+		if err := n.restoreFiles(ctx); err != nil {
+			t.Fatal(err)
+		}
+	default:
+	}
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
+}
+
+// Values that were computed before a dry run do not become desired in it.
+func TestValuesOfBeforeADryRunAreNotDesired(t *testing.T) {
+	n := newNode(t, oneNode)
+	n.sync(nil, nil)
+	n.reconfigure("profile: Observe")
+	n.ancestors.desiring.Lock() // as desire has it between its two steps
+	restored := make(chan struct{})
+	go func() {
+		defer close(restored)
+		_ = n.restoreFiles(context.Background())
+	}()
+	select {
+	case <-restored:
+		t.Error("files are restored while older values become desired")
+	case <-time.After(50 * time.Millisecond):
+	}
+	n.ancestors.desiring.Unlock()
+	<-restored
 }
