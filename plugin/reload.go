@@ -134,6 +134,7 @@ func (d *daemon) configure(ctx context.Context, text string) error {
 // take puts a configuration in force; the agent logs and counts one that does not fit this machine.
 func (d *daemon) take(ctx context.Context, c config.Config) error {
 	keys := d.options.config.StartKeys(c)
+	c.DRA.Ending = d.options.config.DRA.Enabled && !c.DRA.Enabled
 	c.DRA.Enabled, c.FailurePolicy = d.options.config.DRA.Enabled, d.options.config.FailurePolicy
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)

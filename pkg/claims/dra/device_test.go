@@ -153,7 +153,7 @@ func TestNoiseOfSamplesIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestADryRunPublishesNothing: the claims that there are can end, and the scheduler allocates no more of them here.
+// TestADryRunPublishesNothing, and neither does a plugin whose claims end with it: the claims that there are can end, and the scheduler allocates no more of them here.
 func TestADryRunPublishesNothing(t *testing.T) {
 	p := newPublisher(Options{Name: "d", Node: "n"})
 	view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}}}
@@ -162,13 +162,14 @@ func TestADryRunPublishesNothing(t *testing.T) {
 		want   int // devices
 	}{
 		{config.Config{}, 1}, {config.Config{Profile: config.ProfileObserve}, 0}, {config.Config{}, 1}, {config.Config{RolledBack: true}, 0},
+		{config.Config{}, 1}, {config.Config{DRA: claims.Config{Enabled: true, Ending: true}}, 0},
 	} {
 		view.Config.Config = step.config
 		view.Generation++
 		due := p.due(view)
 		p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
 		if devices := p.known.Spec.Devices; !due || len(devices) != step.want {
-			t.Errorf("profile %q, rolled back %t: due %t with devices %v, want %d", step.config.Profile, step.config.RolledBack, due, devices, step.want)
+			t.Errorf("%+v: due %t with devices %v, want %d", step, due, devices, step.want)
 		}
 	}
 }

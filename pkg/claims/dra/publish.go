@@ -16,6 +16,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -123,12 +124,15 @@ func (p *publisher) due(view *ledger.View) bool {
 	return true
 }
 
-// spec is what the slice should be. A dry run publishes nothing: it answers the kubelet about the claims that there are, so that their pods can end.
+// empties reports whether nothing is published: the kubelet is answered about the claims that there are, so that their pods can end.
+func empties(c config.Config) bool { return c.DryRun() || c.DRA.Ending }
+
+// spec is what the slice should be.
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 	spec := resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node, Pool: resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
 	}
-	if view.Config.Config.DryRun() {
+	if empties(view.Config.Config) {
 		return spec
 	}
 	var order []int
@@ -162,7 +166,7 @@ func (p *publisher) write(ctx context.Context, view *ledger.View) error {
 		found := &resourceapi.ResourceSlice{}
 		err := p.Client.Get().Resource(resource).Name(p.slice()).Do(ctx).Into(found)
 		switch {
-		case apierrors.IsNotFound(err) && view.Config.Config.DryRun():
+		case apierrors.IsNotFound(err) && empties(view.Config.Config):
 			p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)} // there is none to empty
 			return nil
 		case apierrors.IsNotFound(err):

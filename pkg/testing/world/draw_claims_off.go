@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// claimsOff has claims be turned off on a third of the nodes that have them: as docs/dra.md has it, once the pods with claims have ended under
-// profile Observe, which stays in force until the restart, or while these run. These cannot end then, so that claims are turned on again.
+// claimsOff has claims be turned off on a third of the nodes that have them: as docs/dra.md has it, with a restart once the pods with claims have
+// ended, or while these run. These cannot end then, so that claims are turned on again.
 func (d drawer) claimsOff(s *Scenario) {
 	d.Rand = draws(s.Seed, "claims are turned off")
 	at := strings.Index(s.Config, "dra: {")
@@ -24,16 +24,11 @@ func (d drawer) claimsOff(s *Scenario) {
 		next += d.between(time.Second, most)
 	}
 	first := d.oneIn(2)
+	then(NewConfig, off, 2*time.Minute)
 	if first {
-		then(NewConfig, others+"profile: Observe\ndra: {enabled: true}\n", 2*time.Minute)
 		then(ClaimedPodsDeleted, "", time.Second)
-		then(NewConfig, others+"profile: Observe\ndra: {enabled: false}\n", 20*time.Second)
-		then(pick(d, DaemonKilled, DaemonEnds), "", 20*time.Second)
-		then(NewConfig, off, 3*time.Minute)
-	} else {
-		then(NewConfig, off, 20*time.Second)
-		then(pick(d, DaemonKilled, DaemonEnds), "", 3*time.Minute)
 	}
+	then(pick(d, DaemonKilled, DaemonEnds), "", 3*time.Minute)
 	if !first || d.oneIn(2) {
 		then(NewConfig, on, 20*time.Second)
 		then(pick(d, DaemonKilled, DaemonEnds), "", time.Second)

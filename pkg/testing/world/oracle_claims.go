@@ -246,14 +246,15 @@ func (n *simulation) claimsPublished() {
 		return
 	}
 	have := devicesIn(n.kubelet.server.published())
-	if !n.settings().places() {
+	s := n.settings()
+	if !s.places() || !s.DRA.Enabled { // which a reload has set, and the next start heeds
 		if len(have) > 0 {
-			n.broken(claimPublished, "a dry run has %v", have)
+			n.broken(claimPublished, "a dry run, or a daemon whose claims end with it, has %v", have)
 		}
 		return
 	}
 	share := "50%"
-	for _, s := range n.settings().DRA.Shares {
+	for _, s := range s.DRA.Shares {
 		share = s.Limits["memory"]
 	}
 	file := n.stateFile()

@@ -7,7 +7,7 @@ import (
 
 const (
 	inPlace   Promise = "where claims are turned off, what runs remains on the NUMA nodes that it had of them"
-	claimsEnd Promise = "pods with claims can end under profile Observe, and leave nothing"
+	claimsEnd Promise = "pods with claims can end once nothing is published, and leave nothing"
 	noClaims  Promise = "where claims are off, nothing is kept or published for them"
 )
 
