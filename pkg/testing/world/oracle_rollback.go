@@ -26,7 +26,7 @@ func (n *simulation) rollsBack() {
 	time.Sleep(takes)
 	n.judge(n.mayBeEverywhere)
 	n.order("/resume", false)
-	n.placed = latest(n.placed, time.Now().Add(time.Minute))
+	n.placedLater(0)
 	time.Sleep(takes)
 	n.judge(func() {
 		after := n.picture()

@@ -282,6 +282,11 @@ func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
 	}
 }
 
+// placedLater gives placements a minute after something that goes wrong for so long.
+func (n *simulation) placedLater(length time.Duration) {
+	n.judge(func() { n.placed = latest(n.placed, time.Now().Add(length+time.Minute)) })
+}
+
 // judge has oracles look: one after the other.
 func (n *simulation) judge(oracles func()) {
 	n.judging.Lock()
@@ -451,28 +456,28 @@ func (n *simulation) fault(f Fault) {
 		time.Sleep(length)
 		n.begin()
 		n.trouble.lasted(f.Kind)
-		n.placed = latest(n.placed, time.Now().Add(time.Minute))
+		n.placedLater(0)
 	case DaemonReplaced:
 		n.replace(length)
 		n.trouble.lasted(f.Kind)
-		n.placed = latest(n.placed, time.Now().Add(time.Minute))
+		n.placedLater(0)
 	case DaemonFrozen:
 		n.runtime.Freeze(true)
 		time.AfterFunc(length, func() { n.runtime.Freeze(n.trouble.left(DaemonFrozen) > 0) })
-		n.placed = latest(n.placed, time.Now().Add(length+time.Minute))
+		n.placedLater(length)
 	case RuntimeRestarted:
 		go n.runtime.Restart(length)
-		n.placed = latest(n.placed, time.Now().Add(length+time.Minute))
+		n.placedLater(length)
 	case NRIAway:
 		n.runtime.Unplug(length)
-		n.placed = latest(n.placed, time.Now().Add(length+time.Minute))
+		n.placedLater(length)
 	case NewConfig:
 		n.mu.Lock()
 		n.config = f.Target
 		n.mu.Unlock()
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- struct{}{}
-		n.placed = latest(n.placed, time.Now().Add(time.Minute))
+		n.placedLater(0)
 	case ClaimedPodsDeleted:
 		n.endClaimed()
 	case KubeletRestarted:
