@@ -274,7 +274,7 @@ func (p *pod) seeExits() {
 			c.done = true
 			continue
 		}
-		c.crashed(finished)
+		p.locked(func() { c.crashed(finished) })
 	}
 }
 
