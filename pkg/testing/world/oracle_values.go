@@ -224,7 +224,22 @@ func (n *simulation) limitedFromOutside(p LivePod, c LiveContainer) (_ LiveConta
 	if p.Class == "Guaranteed" && !p.PodLevel() { // whose limits are its requests
 		c.Spec.Request = limit
 	}
+	if own := p.ownClaimed(c); own > 0 && n.drives() { // which the limit bounds
+		c.Spec.Request = min(own, limit)
+	}
 	return c, limit
+}
+
+// ownClaimed is the memory of the claims that no other container of the pod has, in bytes.
+func (p LivePod) ownClaimed(c LiveContainer) (bytes uint64) {
+	for _, name := range c.Claims {
+		others := slices.ContainsFunc(p.Containers, func(o LiveContainer) bool { return o.ID != c.ID && slices.Contains(o.Claims, name) })
+		if others {
+			return 0
+		}
+		bytes += p.Claims[name].Memory
+	}
+	return bytes
 }
 
 // lostLimit reports whether a container has lost its limit with a controller.
