@@ -40,8 +40,9 @@ var FaultKinds = []string{PodAPISilent, SlowReads, SlowWrites, HangingWrites, Fa
 type trouble struct {
 	mu    sync.Mutex
 	until map[string]time.Time
-	rand  *rand.Rand
 	spans []span
+	seed  uint64
+	draws map[string]*rand.Rand // by what they are for: goroutines may come in any order
 }
 
 // span is when something went wrong.
@@ -52,7 +53,7 @@ type span struct {
 }
 
 func newTrouble() *trouble {
-	return &trouble{until: map[string]time.Time{}, rand: rand.New(rand.NewPCG(1, 1))}
+	return &trouble{until: map[string]time.Time{}, seed: 1, draws: map[string]*rand.Rand{}}
 }
 
 func (t *trouble) begin(f Fault) {
@@ -67,7 +68,8 @@ func (t *trouble) begin(f Fault) {
 		to = now.Add(time.Hour) // it may take its time to end
 	}
 	t.spans = append(t.spans, span{f.Kind, now, to, f.Target})
-	t.rand = rand.New(rand.NewPCG(f.Draw, 3))
+	t.seed = f.Draw
+	clear(t.draws)
 }
 
 // lasted has the last fault of a kind end now.
@@ -96,9 +98,13 @@ func (t *trouble) calm(p Promise, until time.Time) (since time.Time) {
 
 // hangs reports whether a cgroup is one of those whose writes hang.
 func (t *trouble) hangs(cgroup string) bool {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(cgroup))
-	return hash.Sum32()%4 == 0
+	return hash(cgroup)%4 == 0
+}
+
+func hash(text string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text))
+	return h.Sum32()
 }
 
 func (t *trouble) left(kind string) time.Duration {
@@ -107,35 +113,40 @@ func (t *trouble) left(kind string) time.Duration {
 	return max(0, time.Until(t.until[kind]))
 }
 
-func (t *trouble) draw(n int) int {
+// draw is one of the draws for a purpose, such as one file of a cgroup.
+func (t *trouble) draw(of string, n int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.rand.IntN(n)
+	if t.draws[of] == nil {
+		t.draws[of] = rand.New(rand.NewPCG(t.seed, uint64(hash(of))))
+	}
+	return t.draws[of].IntN(n)
 }
 
 // thaw waits while the daemon is frozen.
 func (t *trouble) thaw() { time.Sleep(t.left(DaemonFrozen)) }
 
 // Read, Write, Watch and Overflow are world.Faults.
-func (t *trouble) Read(_, file string) error {
+func (t *trouble) Read(cgroup, file string) error {
 	t.thaw()
-	if t.left(SlowReads) > 0 && t.draw(30) == 0 {
-		time.Sleep(time.Duration(50+t.draw(1500)) * time.Millisecond)
+	if of := "read " + cgroup + file; t.left(SlowReads) > 0 && t.draw(of, 30) == 0 {
+		time.Sleep(time.Duration(50+t.draw(of, 1500)) * time.Millisecond)
 	}
-	return t.opens(file)
+	return t.opens(cgroup, file)
 }
 
 func (t *trouble) Write(cgroup, file, _ string) error {
 	t.thaw()
+	of := "write " + cgroup + file
 	switch {
-	case t.left(SlowWrites) > 0 && t.draw(4) == 0:
-		time.Sleep(time.Duration(200+t.draw(8000)) * time.Millisecond)
+	case t.left(SlowWrites) > 0 && t.draw(of, 4) == 0:
+		time.Sleep(time.Duration(200+t.draw(of, 8000)) * time.Millisecond)
 	case file == "memory.high" && t.left(HangingWrites) > 0 && t.hangs(cgroup):
 		time.Sleep(t.left(HangingWrites))
-	case t.left(FailingWrites) > 0 && t.draw(3) == 0:
-		return []error{unix.EIO, unix.EBUSY, unix.ENOMEM}[t.draw(3)]
+	case t.left(FailingWrites) > 0 && t.draw(of, 3) == 0:
+		return []error{unix.EIO, unix.EBUSY, unix.ENOMEM}[t.draw(of, 3)]
 	}
-	return t.opens(file)
+	return t.opens(cgroup, file)
 }
 
 func (t *trouble) Watch() error { // which waits for nothing: it may be called with a lock held
@@ -145,14 +156,14 @@ func (t *trouble) Watch() error { // which waits for nothing: it may be called w
 	return nil
 }
 
-func (t *trouble) Overflow() bool { return t.left(QueueOverflow) > 0 && t.draw(3) == 0 }
+func (t *trouble) Overflow() bool { return t.left(QueueOverflow) > 0 && t.draw("overflow", 3) == 0 }
 
 // disk comes before each system call that changes a file of the state folder.
-func (t *trouble) disk() error {
+func (t *trouble) disk(path string) error {
 	t.thaw()
 	time.Sleep(t.left(DiskHangs))
-	if t.left(DiskFails) > 0 && t.draw(2) == 0 {
-		return []error{unix.ENOSPC, unix.EIO}[t.draw(2)]
+	if t.left(DiskFails) > 0 && t.draw(path, 2) == 0 {
+		return []error{unix.ENOSPC, unix.EIO}[t.draw(path, 2)]
 	}
 	return nil
 }

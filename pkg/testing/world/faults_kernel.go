@@ -9,15 +9,15 @@ const (
 )
 
 // Late and ReclaimRate are world.Faults.
-func (t *trouble) Late() {
-	if t.left(LateAnswers) > 0 && t.draw(20) == 0 {
-		time.Sleep(time.Duration(50+t.draw(1200)) * time.Millisecond)
+func (t *trouble) Late(cgroup, file string) {
+	if of := "late " + cgroup + file; t.left(LateAnswers) > 0 && t.draw(of, 20) == 0 {
+		time.Sleep(time.Duration(50+t.draw(of, 1200)) * time.Millisecond)
 	}
 }
 
-func (t *trouble) ReclaimRate() uint64 {
+func (t *trouble) ReclaimRate(cgroup string) uint64 {
 	if t.left(SlowReclaim) == 0 {
 		return 0
 	}
-	return uint64(32+t.draw(120)) * mi
+	return uint64(32+t.draw(cgroup, 120)) * mi
 }

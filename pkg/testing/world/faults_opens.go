@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,18 +17,19 @@ const (
 )
 
 // opens is what opening a file fails with.
-func (t *trouble) opens(file string) error {
+func (t *trouble) opens(cgroup, file string) error {
 	if t.left(OpensFail) == 0 {
 		return nil
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.spans {
+	spans := slices.Clone(t.spans)
+	t.mu.Unlock()
+	for _, s := range spans {
 		if s.kind != OpensFail || time.Now().After(s.to) {
 			continue
 		}
 		switch {
-		case s.target == "every", s.target == "every third" && t.rand.IntN(3) == 0:
+		case s.target == "every", s.target == "every third" && t.draw("open "+cgroup+file, 3) == 0:
 			return unix.EMFILE
 		case s.target == file:
 			return unix.EACCES

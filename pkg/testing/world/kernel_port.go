@@ -23,9 +23,9 @@ type Faults interface {
 	Read(cgroup, file string) error
 	Write(cgroup, file, text string) error
 	// Late is called after a file was read, or looked for, and before the daemon has the answer.
-	Late()
+	Late(cgroup, file string)
 	// ReclaimRate is what a write of memory.reclaim frees in a second, in bytes; 0 takes no time.
-	ReclaimRate() uint64
+	ReclaimRate(cgroup string) uint64
 	// Watch is asked before a watch is added.
 	Watch() error
 	// Overflow has IN_Q_OVERFLOW delivered in place of the events that are read next.
@@ -94,8 +94,8 @@ func (p *Port) before(cgroup, file string) error {
 }
 
 // delivered is what follows: what happens meanwhile is not in the answer.
-func (p *Port) delivered(err error) error {
-	late := p.living(func() error { p.faults.Late(); return nil })
+func (p *Port) delivered(cgroup, file string, err error) error {
+	late := p.living(func() error { p.faults.Late(cgroup, file); return nil })
 	return cmp.Or(late, err)
 }
 
@@ -154,7 +154,7 @@ func (p *Port) List(cgroup string) ([]string, error) {
 		return nil, err
 	}
 	names, err := p.kernel.names(cgroup)
-	return names, p.delivered(err)
+	return names, p.delivered(cgroup, ".", err)
 }
 
 func (k *Kernel) names(cgroup string) ([]string, error) {
@@ -177,14 +177,14 @@ func (p *Port) Read(cgroup, file string, last int, buffer []byte) ([]byte, error
 	if line, _, cut := strings.Cut(text, "\n"); cut && last == '\n' {
 		text = line + "\n"
 	}
-	return append(buffer, text...), p.delivered(err)
+	return append(buffer, text...), p.delivered(cgroup, file, err)
 }
 
 // Write implements cgroupfs.Kernel.
 func (p *Port) Write(cgroup, file, text string, flags int) error {
 	err := p.opened(cgroup, func() error { return p.faults.Write(cgroup, file, text) })
 	if err == nil && file == "memory.reclaim" {
-		return p.reclaim(cgroup, text, p.faults.ReclaimRate())
+		return p.reclaim(cgroup, text, p.faults.ReclaimRate(cgroup))
 	}
 	if err == nil {
 		err = p.put(cgroup, file, text, flags)
@@ -272,7 +272,7 @@ type none struct{}
 
 func (none) Read(string, string) error          { return nil }
 func (none) Write(string, string, string) error { return nil }
-func (none) Late()                              {}
-func (none) ReclaimRate() uint64                { return 0 }
+func (none) Late(_, _ string)                   {}
+func (none) ReclaimRate(string) uint64          { return 0 }
 func (none) Watch() error                       { return nil }
 func (none) Overflow() bool                     { return false }

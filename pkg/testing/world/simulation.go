@@ -428,7 +428,7 @@ func (n *simulation) disk(call, path string, _ []byte) error {
 			if l.killed.Load() {
 				return ErrKilled
 			}
-			if err := n.trouble.disk(); err != nil {
+			if err := n.trouble.disk(filepath.Base(path)); err != nil {
 				return err
 			}
 			if l.killed.Load() {
