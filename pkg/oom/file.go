@@ -98,6 +98,7 @@ type store struct {
 	mu    sync.Mutex
 	data  []byte    // what the file lacks; nil where it has all
 	alive time.Time // when the daemon was last alive
+	until time.Time // alive of what is being written
 }
 
 // writeEvery is the least time between two writes, however often a container is killed.
@@ -123,6 +124,7 @@ func (s *store) put(data []byte, now time.Time) {
 func (s *store) content([]byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.until = s.alive
 	return s.data, nil
 }
 
@@ -136,9 +138,9 @@ func (s *store) write(data []byte) error {
 	if len(data) > 0 && len(s.data) > 0 && &data[0] == &s.data[0] { // nothing newer was put meanwhile
 		s.data = nil
 	}
-	alive := s.alive
+	until := s.until
 	s.mu.Unlock()
-	return durable.Touch(s.path, alive)
+	return durable.Touch(s.path, until)
 }
 
 // Read returns the verdicts in a state folder, the newest first.

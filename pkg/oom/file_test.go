@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 )
 
 // What is written is of the time at which it was known, however long the disk takes, and whether or not it has new verdicts.
@@ -24,6 +26,25 @@ func TestTheFilesTimeIsWhenTheDaemonWasLastAlive(t *testing.T) {
 		}
 		writes("verdicts", func() { s.put([]byte("{}"), time.Now()) })
 		writes("a sign", func() { s.put(nil, time.Now()) })
+		durable.Before = func(call, _ string, _ []byte) error {
+			if call == "rename" {
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		}
+		defer func() { durable.Before = nil }()
+		writes("verdicts, and newer ones while the disk hangs", func() {
+			known := time.Now()
+			s.put([]byte("{ }"), known)
+			time.Sleep(5 * time.Second)
+			s.put([]byte("{  }"), time.Now())
+			time.Sleep(6 * time.Second)
+			if info, err := os.Stat(s.path); err != nil || info.Size() != 3 || !info.ModTime().Equal(known) {
+				t.Errorf("after the first write: %d bytes, %v, %v, want 3 and %v", info.Size(), info.ModTime(), err, known)
+			}
+			time.Sleep(time.Minute)
+			s.put(nil, time.Now())
+		})
 		if err := s.writer.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
