@@ -3,6 +3,7 @@ package oom
 import (
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,15 @@ import (
 
 // What is written is of the time at which it was known, however long the disk takes, and whether or not it has new verdicts.
 func TestTheFilesTimeIsWhenTheDaemonWasLastAlive(t *testing.T) {
+	var hangs atomic.Bool
+	before := durable.Before
+	t.Cleanup(func() { durable.Before = before })
+	durable.Before = func(call, _ string, _ []byte) error {
+		if call == "rename" && hangs.Load() {
+			time.Sleep(10 * time.Second)
+		}
+		return nil
+	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(filepath.Join(t.TempDir(), FileName))
 		writes := func(what string, write func()) {
@@ -26,13 +36,7 @@ func TestTheFilesTimeIsWhenTheDaemonWasLastAlive(t *testing.T) {
 		}
 		writes("verdicts", func() { s.put([]byte("{}"), time.Now()) })
 		writes("a sign", func() { s.put(nil, time.Now()) })
-		durable.Before = func(call, _ string, _ []byte) error {
-			if call == "rename" {
-				time.Sleep(10 * time.Second)
-			}
-			return nil
-		}
-		defer func() { durable.Before = nil }()
+		hangs.Store(true)
 		writes("verdicts, and newer ones while the disk hangs", func() {
 			known := time.Now()
 			s.put([]byte("{ }"), known)
