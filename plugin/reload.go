@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -134,14 +135,28 @@ func (d *daemon) configure(ctx context.Context, text string) error {
 // take puts a configuration in force; the agent logs and counts one that does not fit this machine.
 func (d *daemon) take(ctx context.Context, c config.Config) error {
 	keys := d.options.config.StartKeys(c)
-	c.DRA.Ending = d.options.config.DRA.Enabled && !c.DRA.Enabled
-	c.DRA.Enabled, c.FailurePolicy = d.options.config.DRA.Enabled, d.options.config.FailurePolicy
+	c = inForce(d.options.config, d.agent.View().Config.Config, c)
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	d.options.lines.configure(c.LogLevel, d.options.verbose)
+	if c.DRA.Ending {
+		d.log.Warn("dra.enabled: nothing is published for claims any more; the next start ends their driver")
+		keys = slices.DeleteFunc(keys, func(key string) bool { return key == "dra.enabled" })
+	}
 	if len(keys) > 0 {
 		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
 	}
 	return nil
+}
+
+// inForce is a configuration that follows another one in a daemon that was started with a third: services stay, which a start makes.
+func inForce(started, before, c config.Config) config.Config {
+	if started.DRA.Enabled && !c.DRA.Enabled {
+		c.DRA = before.DRA // what claims have of the nodes
+		c.DRA.Ending = true
+	}
+	c.DRA.Enabled = started.DRA.Enabled && c.MemoryManagerPolicy != config.MemoryManagerNone // which has no place for claims
+	c.FailurePolicy = started.FailurePolicy
+	return c
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
@@ -35,6 +37,35 @@ func TestKeysThatNeedARestart(t *testing.T) {
 	const dryRun, claims = "profile: Observe\n", "dra: {enabled: true}\n"
 	if keys := parse(dryRun + claims).StartKeys(parse(claims)); len(keys) > 0 {
 		t.Errorf("the end of a dry run with claims needs a start for %q", keys)
+	}
+}
+
+func TestWhatAReloadLeavesOfClaims(t *testing.T) {
+	t.Parallel()
+	parse := func(lines string) config.Config {
+		c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
+		must(t, err)
+		return c
+	}
+	const tenth = "dra: {enabled: true, shares: [{limits: {memory: 10%}}]}"
+	for name, test := range map[string]struct {
+		started, before, next string
+		want                  string // whether they are enabled, and whether they end, with their shares
+	}{
+		"other shares":           {tenth, tenth, "dra: {enabled: true}", "true false []"},
+		"turned off":             {tenth, tenth, "dra: {enabled: false}", "true true [10%]"},
+		"turned off, after both": {"dra: {enabled: true}", tenth, "{}", "true true [10%]"},
+		"off, without placement": {tenth, tenth, "profile: QoS", "false true [10%]"},
+		"on at the next start":   {"{}", "{}", tenth, "false false [10%]"},
+	} {
+		c := inForce(parse(test.started), parse(test.before), parse(test.next))
+		shares := []claims.Share{}
+		for _, share := range c.DRA.Shares {
+			shares = append(shares, share.Limits["memory"])
+		}
+		if got := fmt.Sprint(c.DRA.Enabled, c.DRA.Ending, shares); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
 	}
 }
 

@@ -120,7 +120,7 @@ func (e *Evictor) evict(ctx context.Context, r ledger.Rejection, now time.Time, 
 		e.notYet[r.UID] = until
 		return nil
 	}
-	if placed(e.View(), r) { // while the API server answered
+	if view := e.View(); placed(view, r) || time.Duration(view.Config.Config.EvictRejectedAfter) != after { // while the API server answered
 		return nil
 	}
 	e.next = now.Add(apart)

@@ -209,3 +209,33 @@ func TestRefusedEvictions(t *testing.T) {
 		t.Errorf("evicted %q (%d), want one", n.done, n.Evictions())
 	}
 }
+
+// slowAPI has a reload come while the API server answers.
+type slowAPI struct {
+	*node
+	change func(*config.Config)
+}
+
+func (s slowAPI) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	view := *s.view
+	s.change(&view.Config.Config)
+	s.node.view = &view
+	return s.node.Pod(ctx, namespace, name)
+}
+
+func TestNothingIsEvictedOnceTheKeyIsTurnedOff(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*config.Config){
+		"0":       func(c *config.Config) { c.EvictRejectedAfter = 0 },
+		"longer":  func(c *config.Config) { c.EvictRejectedAfter = config.Duration(time.Hour) },
+		"Observe": func(c *config.Config) { c.Profile = config.ProfileObserve },
+	} {
+		n := newNode(5 * time.Minute)
+		n.Evictor = New(Options{API: slowAPI{n, change}, View: func() *ledger.View { return n.view }, Log: n.Evictor.Log, OnEvicted: n.OnEvicted})
+		n.create("web-1", "web", "ReplicaSet")
+		n.refused(6 * time.Minute)
+		if len(n.done) > 0 {
+			t.Errorf("%s: evicted %q", name, n.done)
+		}
+	}
+}

@@ -72,27 +72,27 @@ func (p *Protector) postpone(c change) {
 	signal(p.lateDue)
 }
 
-// WriteLate makes all late writes now, for callers without Run.
+// WriteLate makes all late writes now, for callers without Run: raises first, which wait for no other write.
 func (p *Protector) WriteLate(ctx context.Context) error {
 	var errs []error
-	for _, dir := range p.takeLate() {
-		errs = append(errs, p.Check(ctx, dir))
+	for _, l := range p.lanes {
+		for _, dir := range p.takeLate(l) {
+			errs = append(errs, p.inspect(ctx, l.scope, dir))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// takeLate removes all late writes and returns their containers.
-func (p *Protector) takeLate() (dirs []string) {
+// takeLate removes a lane's late writes and returns their containers.
+func (p *Protector) takeLate(l *lane) (dirs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.lanes {
-		for r := range l.late {
-			dirs = append(dirs, r.cgroup)
-		}
-		clear(l.late)
+	for r := range l.late {
+		dirs = append(dirs, r.cgroup)
 	}
+	clear(l.late)
 	slices.Sort(dirs)
-	return slices.Compact(dirs)
+	return dirs
 }
 
 // startLate starts late writes within the limits.

@@ -256,3 +256,32 @@ func TestASlowWriteThatCannotSucceedIsNotRepeated(t *testing.T) {
 		})
 	}
 }
+
+// A container that still reclaims for the memory.high of before keeps no other container from being restored.
+func TestARestoredContainerWaitsForNoOther(t *testing.T) {
+	const stuck = "4096"
+	g := newGates(t, 3, stuck)
+	put(t, g.tree.Root(), map[string]string{podB + "/cpuset.mems.effective": "0-1"})
+	g.Protector = New(Options{Tree: g.tree, Journal: openJournal(t, t.TempDir()), Migration: 1 << 40})
+	for container := range 3 {
+		g.desire(t, container, 8192, "1")
+	}
+	if err := g.WriteLate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop := g.run(t)
+	g.desire(t, 1, 4096, "1")
+	waitFor(t, func() bool { return g.count(stuck) == 1 })
+	stop() // a dry run begins
+	g.RestoreAll(g.Journaled())
+	if err := g.Apply(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	returned := make(chan error)
+	go func() { returned <- g.WriteLate(t.Context()) }()
+	waitFor(t, func() bool { return g.high(t, 2) == "max" })
+	g.open(stuck)
+	if err := <-returned; err != nil {
+		t.Error(err)
+	}
+}

@@ -193,7 +193,11 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 			if missing == 0 || ctx.Err() != nil || time.Now().After(end) {
 				return
 			}
-			more, made := r.ask(c, signal, view.Config.Config.DryRun())
+			now := r.View().Config.Config // a reload or a rollback may have come meanwhile
+			if !now.ReclaimBeforeEviction {
+				return
+			}
+			more, made := r.ask(c, signal, now.DryRun())
 			if missing -= min(missing, more); made && !signal.evicts() {
 				return // unless pods are about to be evicted, other containers do not pay for the page cache that this one fills
 			}

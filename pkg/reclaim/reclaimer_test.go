@@ -555,3 +555,36 @@ func TestWhoMakesPageCacheIsAsked(t *testing.T) {
 		})
 	}
 }
+
+// What a reload or a rollback turns off is not begun any more.
+func TestNothingIsAskedOnceTheConfigurationHasChanged(t *testing.T) {
+	for name, off := range map[string]func(*config.Config){
+		"turned off":  func(c *config.Config) { c.ReclaimBeforeEviction = false },
+		"dry run":     func(c *config.Config) { c.Profile = config.ProfileObserve },
+		"rolled back": func(c *config.Config) { c.RolledBack = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := bestEffort("a", 2000), bestEffort("b", 1500)
+				n := &node{threshold: 1000, config: enabled(), containers: []*container{a, b}}
+				var changed time.Time
+				after := 0
+				n.opened = func(file string) {
+					if file != "memory.reclaim" {
+						return
+					}
+					if changed.IsZero() {
+						changed = time.Now()
+						off(&n.config)
+						return
+					}
+					after++
+				}
+				n.run(t, 5*time.Second)
+				if changed.IsZero() || after > 0 {
+					t.Errorf("%d calls of memory.reclaim begin after the configuration has changed", after)
+				}
+			})
+		})
+	}
+}

@@ -362,3 +362,19 @@ func TestANodeWithoutCPUsDoesNotHoldTheOthersOrder(t *testing.T) {
 		}
 	}
 }
+
+func TestNothingIsMissingInWhatIsNotPublished(t *testing.T) {
+	for name, c := range map[string]config.Config{
+		"ending":  {DRA: claims.Config{Enabled: true, Ending: true}},
+		"dry run": {Profile: config.ProfileObserve, DRA: claims.Config{Enabled: true}},
+	} {
+		d := New(Options{Name: "d", Node: "n"})
+		d.publisher.unmapped.Store(&unmapped{why: "refused"})
+		view := &ledger.View{}
+		view.Config.Config = c
+		d.publisher.spec(view)
+		if why := d.Unmapped(); why != "" {
+			t.Errorf("%s: status says that the slice lacks nodeAllocatableResources: %s", name, why)
+		}
+	}
+}

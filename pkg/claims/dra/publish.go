@@ -132,7 +132,11 @@ func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 	spec := resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node, Pool: resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
 	}
-	if empties(view.Config.Config) {
+	empty, wanted := empties(view.Config.Config), view.Config.Config.DRA.PublishNodeAllocatable
+	if empty || !wanted {
+		p.unmapped.Store(nil)
+	}
+	if empty {
 		return spec
 	}
 	var order []int
@@ -141,10 +145,6 @@ func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 		order = append(order, claims.Order(view.Claimable, view.NodeMemory, p.order, others)...)
 	}
 	p.order = order
-	wanted := view.Config.Config.DRA.PublishNodeAllocatable
-	if !wanted {
-		p.unmapped.Store(nil)
-	}
 	spec.Devices = sliceDevices(view.Claimable, p.Machine, p.order, wanted && p.unmapped.Load().over())
 	return spec
 }
