@@ -13,6 +13,7 @@ type gap struct {
 	at           time.Time
 	by           string // the cgroup that was written
 	parent, file string
+	has, below   uint64 // by then
 }
 
 // below is the sum of memory.min or memory.low of the cgroups in one; the root has no such files, and never too little.
@@ -40,7 +41,8 @@ func (g *group) lacks(file string) uint64 {
 
 // gap notes one.
 func (k *Kernel) gap(g *group, file, by string) {
-	k.gaps = append(k.gaps, gap{time.Now(), by, g.name, file})
+	has, below := g.below(file)
+	k.gaps = append(k.gaps, gap{time.Now(), by, g.name, file, has, below})
 }
 
 // beforeWrite is called before a write of the daemon; compare notes what that has made worse.
@@ -65,13 +67,16 @@ func (k *Kernel) takeGaps() []gap {
 	return gaps
 }
 
-// levels looks at what is still so a second later: where two passes write at once, as for pods that end in one moment, one may write what the other
-// has yet to prepare.
+// levels looks at what a write to a parent took from its children, and at what is still so a second after one to a child: where two passes write at
+// once, as for pods that end in one moment, one may write what the other has yet to prepare.
 func (n *simulation) levels() {
 	open := n.gaps
 	n.gaps = n.kernel.takeGaps()
 	for _, g := range open {
 		has, below := n.kernel.levels(g)
+		if g.by == g.parent {
+			has, below = g.has, g.below
+		}
 		if limit := n.kernel.number(g.parent, "memory.max"); limit > 0 { // more would protect nothing
 			below = min(below, limit)
 		}
