@@ -50,7 +50,7 @@ func (c claimObjects) published() (slice *resourceapi.ResourceSlice) {
 }
 
 // allocate is the scheduler: it gives a claim the first devices of the slice that have enough left, or by the nodes' memory where it is hasty.
-// It returns nil where the claim has to wait.
+// It returns nil where the claim has to wait. One that knows nothing of other claims takes what these have, too.
 func (c claimObjects) allocate(uid, namespace, name, podUID string, claim Claim, nodes []NUMANode) (theUID string, on []int) {
 	c.With(func() {
 		reserved := resourceapi.ResourceClaimConsumerReference{Resource: "pods", UID: types.UID(podUID)}
@@ -88,6 +88,9 @@ func (c claimObjects) fit(claim Claim, nodes []NUMANode) *resourceapi.Allocation
 		has := bytesIn(device.Capacity["memory"].Value)
 		if claim.Hasty {
 			has = int64(nodes[nodeOf(device.Name)].Memory)
+		}
+		if claim.Blind {
+			used[device.Name] = 0
 		}
 		if len(results) < max(claim.Nodes, 1) && used[device.Name]+int64(claim.Memory) <= has {
 			results = append(results, resourceapi.DeviceRequestAllocationResult{

@@ -39,11 +39,13 @@ func TestTheSchedulerGivesWhatIsPublished(t *testing.T) {
 		{"large", "p", Claim{Memory: 2 * gi}, nil},
 		{"hasty", "p", Claim{Memory: 4 * gi, Hasty: true}, []int{1}},
 		{"second", "p", Claim{Memory: gi}, []int{0}},
+		{"blind", "p", Claim{Memory: 3 * gi, Blind: true}, []int{1}},
 	} {
 		if on := allocate(test.name, test.pod, test.claim); !slices.Equal(on, test.on) {
 			t.Errorf("%s is on %v, want %v", test.name, on, test.on)
 		}
 	}
+	c.deallocate("shop", "blind", "p")
 	c.deallocate("shop", "first", "p")
 	if on := allocate("large", "p", Claim{Memory: gi}); on != nil || c.Claims["shop/first"] == nil {
 		t.Errorf("large is on %v while a pod has first", on)

@@ -89,6 +89,8 @@ type Claim struct {
 	Nodes  int    `json:"nodes,omitempty"` // it has memory of so many; 0 is 1
 	// Hasty has the scheduler decide by the node's memory, as if what is published had just changed.
 	Hasty bool `json:"hasty,omitempty"`
+	// Blind has it overlook other claims, as two schedulers do.
+	Blind bool `json:"blind,omitempty"`
 	// Of is the pod whose claim it is where there is that pod, which passes it on when it ends.
 	Of string `json:"of,omitempty"`
 }
