@@ -10,12 +10,16 @@ import (
 const (
 	makersFirst Promise = "page cache is taken of who makes it before the others"
 	roomMade    Promise = "page cache is given back before the kubelet evicts for it"
+	leastFirst  Promise = "page cache of BestEffort containers is reclaimed before that of others"
 )
+
+// muchCache, in bytes, is more than what a look at page cache may leave out.
+const muchCache = 64 * mi
 
 // makersFirst looks for a container that lost page cache in a minute in which another one of the class BestEffort gave nothing, although it had
 // twice as much all the time and read nothing of it again; and for one that gave nothing while all gave nothing and the kubelet was about to evict.
 func (n *simulation) makersFirst() {
-	const span, every, much = time.Minute, 5 * time.Second, 64 * mi // every is how often this is called
+	const span, every = time.Minute, 5 * time.Second // every is how often this is called
 	now := time.Now()
 	if n.trouble.calm(makersFirst, now).After(now) {
 		n.caches, n.enough = nil, now
@@ -43,13 +47,27 @@ func (n *simulation) makersFirst() {
 		if !idle {
 			continue
 		}
-		if waits && least >= much && has.Again == 0 {
+		if waits && least >= muchCache && has.Again == 0 {
 			n.broken(roomMade, "%s has given nothing of %dMi for a minute, and pods were about to be evicted", maker, least/mi)
 		}
 		for other := range look {
-			if _, most, _ := n.inMinute(other); most < least/2 && look[other].Gave-n.caches[0][other].Gave >= much {
+			if _, most, _ := n.inMinute(other); most < least/2 && look[other].Gave-n.caches[0][other].Gave >= muchCache {
 				n.broken(makersFirst, "%s gave nothing of %dMi in a minute, and %s gave of %dMi", maker, has.Active/mi, other, most/mi)
 			}
+		}
+	}
+}
+
+// bestEffortFirst looks, as page cache is asked of a Burstable container, for one of the class BestEffort that has had some for a minute, of which
+// nothing was asked.
+func (n *simulation) bestEffortFirst(p LivePod, c LiveContainer) {
+	if len(n.caches) < 12 {
+		return
+	}
+	now := n.kernel.Cached()
+	for other, has := range n.caches[len(n.caches)-1] {
+		if least, _, idle := n.inMinute(other); idle && min(least, now[other].Active) >= muchCache && now[other].Gave == has.Gave && has.Again == 0 {
+			n.broken(leastFirst, "%s/%s of class %s is asked for some, and %s has had %dMi for a minute", p.Name, c.Spec.Name, p.Class, other, least/mi)
 		}
 	}
 }

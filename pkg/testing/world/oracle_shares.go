@@ -100,6 +100,9 @@ func (n *simulation) asked(cgroup, text string) {
 		if high > computed || high != noLimit && n.kernel.number(c.Cgroup, "memory.current") > high/16*15 {
 			continue
 		}
+		if p.Class == "Burstable" {
+			n.bestEffortFirst(p, c)
+		}
 		for at, share := range map[string]uint64{c.Cgroup: c.Spec.Request, p.Cgroup: p.share()} {
 			used := n.workingSet(at)
 			if share > 0 && used < share+less(bytes, reclaimSlack) {
