@@ -98,6 +98,9 @@ func (n *simulation) startsAgain() {
 // Write implements Faults: what a life writes is counted until it is a minute old.
 func (w writing) Write(cgroup, file, text string) error {
 	w.simulation.journaled(w.life, cgroup, file, text)
+	if file == "memory.high" && !w.life.killed.Load() {
+		w.simulation.judge(func() { w.simulation.raisedInRoom(cgroup, text) })
+	}
 	if n := w.simulation; time.Since(w.life.since) < time.Minute && file != "memory.reclaim" && n.kubelet.isQuiet() {
 		n.judge(func() { w.life.written[fmt.Sprint(cgroup, "/", file)]++ })
 	}

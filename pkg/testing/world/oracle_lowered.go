@@ -2,12 +2,15 @@ package world
 
 import (
 	"cmp"
+	"strconv"
+	"strings"
 	"time"
 )
 
 const (
 	lowered Promise = "a raised memory.high is lowered again once its container needs it no more"
 	raising Promise = "how often and for how long a memory.high is raised is counted"
+	inRoom  Promise = "a memory.high is raised beyond a request only as far as the node has memory"
 )
 
 // The stall guard lowers after five quiet minutes, which double, up to eightfold, each time that a container stalls once it was lowered.
@@ -81,5 +84,30 @@ func (n *simulation) raisesCounted(a answers) {
 	times, seconds := a.metrics["nri_memory_manager_stall_guard_raises_total"], a.metrics["nri_memory_manager_stall_guard_raised_seconds_total"]
 	if saw != nil && (times < saw.times || float64(seconds) < 0.9*saw.seconds-10) {
 		n.broken(raising, "%d times and for %ds, as metrics have it; seen were %d and %.0fs", times, seconds, saw.times, saw.seconds)
+	}
+}
+
+// raisedInRoom looks at a write of memory.high that raises it above what Memory QoS asks for.
+func (n *simulation) raisedInRoom(cgroup, text string) {
+	const margin = 64 * mi // that others may have taken since the guard's look
+	now, s := time.Now(), n.settings()
+	if n.trouble.calm(lowered, now).After(now) {
+		return
+	}
+	to, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		to = noLimit
+	}
+	for p, c := range n.containers() {
+		if c.Cgroup != strings.TrimSuffix(cgroup, "/container") || c.Resizing || p.isDaemon() || n.writesItself(p, c.Spec.Name) || to == noLimit && n.limit(c) == 0 || !n.runs(c) { // what ends gets its max back
+			continue
+		}
+		limited, bound := n.limitedFromOutside(p, c)
+		wanted := s.wanted(p, limited.Spec, bound, n.capacity()).high
+		felt, has := min(to, cmp.Or(n.limit(c), noLimit)), n.kernel.number(c.Cgroup, "memory.high")
+		room := max(n.kernel.number(c.Cgroup, "memory.current")+n.available(), c.Spec.Request)
+		if felt > max(has, wanted) && felt > room+margin {
+			n.broken(inRoom, "%s/%s: from %dMi to %dMi, with room up to %dMi", p.Name, c.Spec.Name, has/mi, felt/mi, room/mi)
+		}
 	}
 }

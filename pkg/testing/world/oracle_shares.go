@@ -127,13 +127,17 @@ func (n *simulation) ownRequests() {
 
 // sharesNode notes when the node had little more to give to anybody: then the stall guard leaves who has its request where it is.
 func (n *simulation) sharesNode() {
+	if n.available() < 16*mi {
+		n.full = time.Now()
+	}
+}
+
+// available is what the node has to give to pods before the kubelet evicts, in bytes.
+func (n *simulation) available() uint64 {
 	kubepods := n.kubelet.Parent("Guaranteed")
 	info, err := sysfs.Meminfo(filepath.Join(n.folder, "proc"))
 	must(err)
-	left := min(less(info["MemAvailable"], evicts), less(n.kernel.number(kubepods, "memory.max"), n.workingSet(kubepods)))
-	if left < 16*mi {
-		n.full = time.Now()
-	}
+	return min(less(info["MemAvailable"], evicts), less(n.kernel.number(kubepods, "memory.max"), n.workingSet(kubepods)))
 }
 
 // mayStand reports whether a container may stand at its memory.high since a time: it has its request, and the node has had nothing more to give.
