@@ -97,6 +97,7 @@ func (n *simulation) journaled(by *life, cgroup, file, text string) {
 		return
 	}
 	journal, _ := os.ReadFile(filepath.Join(by.state, "knobs.json"))
+	journal = journal[:bytes.LastIndexByte(journal, '\n')+1] // another line may be being added
 	line := []byte(`"cgroup":"` + strings.TrimSuffix(cgroup, "/container") + `"`)
 	newest := journal[max(bytes.LastIndex(journal, line), 0):]
 	if knobs, _, _ := bytes.Cut(newest, []byte("]")); !bytes.HasPrefix(newest, line) || !bytes.Contains(knobs, []byte(`"`+file+`"`)) {
