@@ -378,9 +378,9 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 		if c.ready = true; p.noteChange(*c) {
 			c.newInJournal, waits = true, true
 		}
-		raises = raises && c.raises()
+		raises = raises && c.raises() && c.file().owned
 	}
-	// A raise of memory.high waits for no disk: the container has had a value of ours, which the journal knows.
+	// A raise of memory.high waits for no disk where the container has had a value of ours, which the journal knows.
 	if waits && !raises {
 		return nil, nil, true
 	}

@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -283,5 +286,34 @@ func TestARestoredContainerWaitsForNoOther(t *testing.T) {
 	g.open(stuck)
 	if err := <-returned; err != nil {
 		t.Error(err)
+	}
+}
+
+// A first value waits for the journal's file, although it is higher than what another writer left.
+func TestAFirstValueThatRaisesWaitsForTheJournal(t *testing.T) {
+	var noted atomic.Bool
+	before := durable.Before
+	durable.Before = func(_, path string, _ []byte) error {
+		if strings.Contains(path, JournalFile) && !noted.Load() {
+			time.Sleep(20 * time.Millisecond)
+			noted.Store(true)
+		}
+		return nil
+	}
+	t.Cleanup(func() { durable.Before = before })
+	tree := makeTree(t, map[string]string{runcA + "/memory.high": "4096"}, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
+		if !noted.Load() {
+			t.Errorf("%s of %s is written before the journal has it", w.Text, w.Cgroup)
+		}
+	}))
+	p, value := New(Options{Tree: tree, Journal: openJournal(t, t.TempDir())}), uint64(8192)
+	if err := p.Desire([]cgroup.Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: &value}}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Apply(t.Context()), p.CheckHigh(t.Context(), runcA)); err != nil {
+		t.Fatal(err)
+	}
+	if text := content(t, tree, runcA+"/memory.high"); text != "8192" {
+		t.Errorf("memory.high is %q", text)
 	}
 }
