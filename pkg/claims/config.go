@@ -19,7 +19,7 @@ type Config struct {
 	// PublishNodeAllocatable says in the devices that what a claim has of them counts as its pod's request, as of Kubernetes 1.37 with
 	// the feature gate DRANodeAllocatableResources (KEP-5517).
 	PublishNodeAllocatable bool `yaml:"publishNodeAllocatable"`
-	// Ending is no key: a reload has turned claims off, which the next start does. Until then nothing is published.
+	// Ending is no key: a reload has set enabled to false, and the next start ends the driver. Until then nothing is published.
 	Ending bool `yaml:"-" json:",omitzero"`
 }
 
