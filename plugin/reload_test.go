@@ -11,13 +11,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
+func parseConfig(t *testing.T, lines string) config.Config {
+	t.Helper()
+	c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
+	must(t, err)
+	return c
+}
+
 func TestKeysThatNeedARestart(t *testing.T) {
 	t.Parallel()
-	parse := func(lines string) config.Config {
-		c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
-		must(t, err)
-		return c
-	}
 	for lines, want := range map[string]string{
 		"requestSources: [kubelet]\nlogLevel: debug\nstallGuard: false\nprofile: Observe": "",
 		"requestSources: [apiserver, kubelet]":                                            "requestSources",
@@ -30,23 +32,18 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		"requestSources: [kubelet]\ndra: {enabled: true}":                                 "dra.enabled",
 		"requestSources: [kubelet]\ndra: {enabled: true}\nprofile: Observe":               "dra.enabled",
 	} {
-		if got := strings.Join(parse("requestSources: [kubelet, oomscore]").StartKeys(parse(lines)), " "); got != want {
+		if got := strings.Join(parseConfig(t, "requestSources: [kubelet, oomscore]").StartKeys(parseConfig(t, lines)), " "); got != want {
 			t.Errorf("%q: %q, want %q", lines, got, want)
 		}
 	}
 	const dryRun, claims = "profile: Observe\n", "dra: {enabled: true}\n"
-	if keys := parse(dryRun + claims).StartKeys(parse(claims)); len(keys) > 0 {
+	if keys := parseConfig(t, dryRun+claims).StartKeys(parseConfig(t, claims)); len(keys) > 0 {
 		t.Errorf("the end of a dry run with claims needs a start for %q", keys)
 	}
 }
 
 func TestWhatAReloadLeavesOfClaims(t *testing.T) {
 	t.Parallel()
-	parse := func(lines string) config.Config {
-		c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
-		must(t, err)
-		return c
-	}
 	const tenth = "dra: {enabled: true, shares: [{limits: {memory: 10%}}]}"
 	for name, test := range map[string]struct {
 		started, before, next string
@@ -58,7 +55,7 @@ func TestWhatAReloadLeavesOfClaims(t *testing.T) {
 		"off, without placement": {tenth, tenth, "profile: QoS", "false true [10%]"},
 		"on at the next start":   {"{}", "{}", tenth, "false false [10%]"},
 	} {
-		c := inForce(parse(test.started), parse(test.before), parse(test.next))
+		c := inForce(parseConfig(t, test.started), parseConfig(t, test.before), parseConfig(t, test.next))
 		shares := []claims.Share{}
 		for _, share := range c.DRA.Shares {
 			shares = append(shares, share.Limits["memory"])

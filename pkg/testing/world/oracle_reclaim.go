@@ -58,8 +58,8 @@ func (n *simulation) makersFirst() {
 	}
 }
 
-// bestEffortFirst looks, as page cache is asked of a Burstable container, for one of the class BestEffort that has had some for a minute, of which
-// nothing was asked.
+// bestEffortFirst is called as page cache of a Burstable container is reclaimed. It looks for one of the class BestEffort that has had some for a
+// minute, and from which none was taken.
 func (n *simulation) bestEffortFirst(p LivePod, c LiveContainer) {
 	if len(n.caches) < 12 {
 		return
