@@ -153,7 +153,8 @@ func TestNoiseOfSamplesIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestADryRunPublishesNothing, and neither does a plugin whose claims end with it: the claims that there are can end, and the scheduler allocates no more of them here.
+// TestADryRunPublishesNothing, and neither does a plugin whose claims end with it: the claims that there are can end, and the scheduler allocates
+// no more of them here.
 func TestADryRunPublishesNothing(t *testing.T) {
 	p := newPublisher(Options{Name: "d", Node: "n"})
 	view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}}}

@@ -98,13 +98,9 @@ func (t *trouble) calm(p Promise, until time.Time) (since time.Time) {
 
 // hangs reports whether a cgroup is one of those whose writes hang.
 func (t *trouble) hangs(cgroup string) bool {
-	return hash(cgroup)%4 == 0
-}
-
-func hash(text string) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(text))
-	return h.Sum32()
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(cgroup))
+	return hash.Sum32()%4 == 0
 }
 
 func (t *trouble) left(kind string) time.Duration {
@@ -118,7 +114,7 @@ func (t *trouble) draw(of string, n int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.draws[of] == nil {
-		t.draws[of] = rand.New(rand.NewPCG(t.seed, uint64(hash(of))))
+		t.draws[of] = draws(t.seed, of)
 	}
 	return t.draws[of].IntN(n)
 }

@@ -10,7 +10,7 @@ import (
 const (
 	makersFirst Promise = "page cache is taken of who makes it before the others"
 	roomMade    Promise = "page cache is given back before the kubelet evicts for it"
-	leastFirst  Promise = "page cache of BestEffort containers is reclaimed before that of others"
+	leastFirst  Promise = "the page cache of BestEffort containers is reclaimed first"
 )
 
 // muchCache, in bytes, is more than what a look at page cache may leave out.
