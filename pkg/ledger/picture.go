@@ -131,7 +131,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.Key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
 		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)),
-		Fresh: p.Fresh, Request: l.qosPod(p, p.derived.runs).PodRequest,
+		Fresh: p.Fresh, Request: l.qosPod(p, p.derived.runs).Requested(),
 	}
 	for _, problem := range p.problems {
 		view.Problems = append(view.Problems, problem.Message)

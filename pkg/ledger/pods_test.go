@@ -6,6 +6,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // A late event of a pod that has ended brings nothing back.
@@ -38,8 +41,24 @@ func TestAPodThatIsNotTheKubelets(t *testing.T) {
 	if !effects.Answer.Empty() || effects.Err != nil || effects.Decision != nil || len(effects.Files) > 0 || l.containers["web-main"] != nil {
 		t.Errorf("%+v", effects)
 	}
-	if pods := l.View().Pods; len(pods) != 1 || pods[0].Cgroup != "" || len(pods[0].Containers) > 0 {
-		t.Errorf("%+v", pods)
+	if shown := l.View().Pods; len(shown) != 1 || shown[0].Cgroup != "" || len(shown[0].Containers) > 0 {
+		t.Errorf("%+v", shown)
+	}
+}
+
+// A pod may count on what it requests while a container of it is restarted, too.
+func TestAPodsShareWhileAContainerIsRestarted(t *testing.T) {
+	l, now := newLedger(t, "memoryReservationPolicy: None"), time.Unix(1, 0)
+	web := claimPod("web", "burstable/")
+	info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Burstable, Containers: []pods.Container{
+		{Name: "main", Request: 2 * claimGi}, {Name: "side", Request: claimGi},
+	}}}
+	l.after(RunPod{Pod: web}, claimed(web, "main", 4*claimGi), claimed(web, "side", 4*claimGi), PodFacts{UID: "web", PodInfo: info})
+	for _, when := range []string{"while both run", "while one is restarted"} {
+		if share := l.View().Pods[0].Share(); share != 3*claimGi {
+			t.Errorf("%s: %d bytes", when, share)
+		}
+		l.Step(now, EndContainer{ID: "web-main"})
 	}
 }
 

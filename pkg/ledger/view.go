@@ -82,8 +82,8 @@ type PodView struct {
 	Fresh bool `json:"-"`
 	// Values are what the pod's own cgroup should hold.
 	memoryqos.Values
-	// Request is the pod's own request (spec.resources) in bytes; nil if it has none or it is unknown.
-	Request *uint64 `json:"-"`
+	// Request is what the pod requests in bytes: its own request (spec.resources) or else its containers', also while they are restarted.
+	Request uint64 `json:"-"`
 	// Blocks are the pod's own allocation, with PerNode; nil without pod-level resources. Its containers' are parts of it,
 	// without PerNode, and may overlap.
 	Blocks []memorymanager.Block `json:"blocks,omitempty"`
@@ -98,17 +98,8 @@ func (v *PodView) Is(pod string) bool {
 	return pods.Ref{UID: v.UID, Namespace: v.Namespace, Name: v.Name}.Is(pod)
 }
 
-// Share returns the bytes that the pod may count on: its own request or else its containers', or memory.min or memory.low if that is more.
-func (v *PodView) Share() (bytes uint64) {
-	if v.Request != nil {
-		bytes = *v.Request
-	} else {
-		for i := range v.Containers {
-			bytes += v.Containers[i].Request
-		}
-	}
-	return v.Values.Promised(bytes)
-}
+// Share returns the bytes that the pod may count on: its request, or memory.min or memory.low if that is more.
+func (v *PodView) Share() uint64 { return v.Values.Promised(v.Request) }
 
 // ContainerView is a container of a living pod.
 type ContainerView struct {

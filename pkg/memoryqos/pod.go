@@ -84,6 +84,14 @@ func (p Pod) most() uint64 {
 	return math.MaxUint64
 }
 
+// Requested is the pod's own request, or else its containers' together, in bytes and without overhead.
+func (p Pod) Requested() uint64 {
+	if p.PodRequest != nil {
+		return *p.PodRequest
+	}
+	return sum(p.Containers, func(c PodContainer) uint64 { return c.Request })
+}
+
 // sum is the peak of an amount over a pod's containers.
 func sum(containers []PodContainer, amount func(PodContainer) uint64) uint64 {
 	var p Peak

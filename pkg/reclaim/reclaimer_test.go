@@ -127,11 +127,7 @@ func (n *node) view() *ledger.View {
 			low := c.low * mib
 			pod.Low = &low
 		}
-		if c.beside > 0 {
-			shown := ledger.ContainerView{Name: "beside"}
-			shown.Request = c.beside * mib
-			pod.Containers = append(pod.Containers, shown)
-		}
+		pod.Request = (c.request + c.beside) * mib
 		v.Pods = append(v.Pods, pod)
 	}
 	return v
