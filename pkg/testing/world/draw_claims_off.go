@@ -18,12 +18,15 @@ func (d drawer) claimsOff(s *Scenario) {
 	off := others + "dra: {enabled: false}\n"
 	last := slices.MaxFunc(s.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 	next := max(d.between(2*time.Minute, d.length/2), min(time.Duration(last.At)+time.Second, d.length*2/3))
-	s.Faults = slices.DeleteFunc(s.Faults, func(f Fault) bool { return f.Kind == NewConfig && time.Duration(f.At) > next })
+	first := d.oneIn(2)
+	s.Faults = slices.DeleteFunc(s.Faults, func(f Fault) bool {
+		ends := f.Kind == NewConfig || first && (f.Kind == DaemonKilled || f.Kind == DaemonEnds) // which would be the restart, and too early
+		return ends && time.Duration(f.At) > next
+	})
 	then := func(kind, config string, most time.Duration) {
 		s.Faults = append(s.Faults, Fault{At: d.when(next), Kind: kind, Target: config, Length: Duration(d.between(time.Second, 20*time.Second))})
 		next += d.between(time.Second, most)
 	}
-	first := d.oneIn(2)
 	then(NewConfig, off, 2*time.Minute)
 	if first {
 		then(ClaimedPodsDeleted, "", time.Second)
