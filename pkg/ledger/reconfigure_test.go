@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,5 +50,27 @@ func TestRestoreWithoutAMemoryManager(t *testing.T) {
 	report, err := l.Restore(stored)
 	if _, has := l.Allocations(); err != nil || report.Restored != 0 || has {
 		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A reload to memoryManagerPolicy None, and one back, leave each container where its memory is.
+func TestWithoutAMemoryManagerForAWhile(t *testing.T) {
+	l := newLedger(t, "")
+	for _, pod := range []string{"b", "a"} { // not the order in which containers are placed
+		e := claimed(claimPod(pod, ""), "main", 10*claimGi)
+		l.after(e, StartContainer{Pod: e.Pod, Container: e.Container})
+	}
+	for _, step := range []struct{ yaml, want string }{
+		{"memoryManagerPolicy: None", "b on , a on "},
+		{"", "b on 0, a on 1"},
+	} {
+		l.after(Reconfigure{Config: resolve(t, l, step.yaml)})
+		var all []string
+		for _, p := range l.View().Pods {
+			all = append(all, p.Name+" on "+p.Containers[0].Nodes.String())
+		}
+		if got := strings.Join(all, ", "); got != step.want {
+			t.Errorf("%q: %s, want %s", step.yaml, got, step.want)
+		}
 	}
 }
