@@ -339,3 +339,35 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 		})
 	}
 }
+
+// A pass that compared one cgroup before others of its branch were to change, too, writes them all, in their order.
+func TestAPassTakesWhatHasBecomeDesiredMeanwhile(t *testing.T) {
+	for name, test := range map[string]struct {
+		cgroup, level string
+		to            uint64
+		want          []string
+	}{
+		"raised":  {podG, cgroup.LevelPod, 200, []string{"kubepods/min=200", podG + "/min=200"}},
+		"lowered": {"kubepods", cgroup.LevelKubepods, 40, []string{podG + "/min=40", "kubepods/min=40"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+			n.clearWrites()
+			alone := cgroup.Target{Cgroup: test.cgroup, Level: test.level, Driver: cgroup.Cgroupfs, Values: minimum(99)}
+			if err := n.Desire([]cgroup.Target{alone}, nil); err != nil {
+				t.Fatal(err)
+			}
+			s := n.compare(applying, func() []*row { return []*row{n.rows[test.cgroup]} })
+			s.stored = true
+			if err := n.DesireAll(Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(test.to)}})); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, waits := n.plan(s); !waits {
+				t.Error("it does not wait until the journal's file has them")
+			}
+			n.writeAll(t.Context(), s)
+			wantWrites(t, n.allWrites(), test.want...)
+		})
+	}
+}

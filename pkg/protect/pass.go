@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -156,21 +157,62 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		if !r.any(wants) || r.state == released && r.level == cgroup.LevelContainer && p.ended(r.cgroup) {
 			continue
 		}
-		p.findInner(r)
-		before := s.missing
-		for _, part := range r.parts {
-			added := p.watch(part)
-			for i := range part.files {
-				if these&(1<<i) != 0 && s.wants(&part.files[i]) {
-					p.compareFile(s, change{part: part, index: i}, now)
-				} else if added && part.files[i].compared() {
-					p.delayed[r] |= 1 << i
-				}
-			}
-		}
-		s.missing = min(s.missing, before+1) // however many files
+		p.compareRow(s, r, these, now)
 	}
 	return s
+}
+
+func (p *Protector) compareRow(s *pass, r *row, these files, now time.Time) {
+	p.findInner(r)
+	before := s.missing
+	for _, part := range r.parts {
+		added := p.watch(part)
+		for i := range part.files {
+			if these&(1<<i) != 0 && s.wants(&part.files[i]) {
+				p.compareFile(s, change{part: part, index: i}, now)
+			} else if added && part.files[i].compared() {
+				p.delayed[r] |= 1 << i
+			}
+		}
+	}
+	s.missing = min(s.missing, before+1) // however many files
+}
+
+// catchUp takes all values of protection into a pass that are desired and not written yet, and reads what has become unknown: the order of
+// writes between a parent and its children holds only where one pass has them all.
+func (p *Protector) catchUp(s *pass) {
+	has := map[*file]bool{}
+	for _, c := range s.changes {
+		has[c.file()] = true
+	}
+	for again := true; again; again = !s.onlyHigh && len(p.unwritten) > 0 {
+		if !s.onlyHigh {
+			p.addUnwritten(s, has)
+		}
+		for i := range s.changes {
+			c := &s.changes[i]
+			s.add(c.part, p.readAgain(c))
+		}
+	}
+}
+
+func (p *Protector) addUnwritten(s *pass, has map[*file]bool) {
+	const protection = files(1<<high - 1)
+	later := &pass{scope: applying, rows: slices.Collect(maps.Keys(p.unwritten))}
+	clear(p.unwritten)
+	for _, r := range later.rows {
+		if r.any(later.wants) {
+			p.compareRow(later, r, protection, p.now())
+		}
+	}
+	for _, c := range later.changes {
+		if f := c.file(); !has[f] {
+			s.changes, has[f] = append(s.changes, c), true
+			s.stored = false // another pass may have added it to the journal, whose file lacks it
+		}
+	}
+	s.ancestorErrs, s.containerErrs = append(s.ancestorErrs, later.ancestorErrs...), append(s.containerErrs, later.containerErrs...)
+	s.missing += later.missing
 }
 
 // wants reports whether the pass compares a file.
@@ -325,7 +367,7 @@ func (p *Protector) postponeAll(s *pass, err error) {
 	defer p.mu.Unlock()
 	for _, c := range s.changes {
 		if p.rows[c.cgroup] == c.row {
-			p.dirty[c.row] = true
+			p.dirty[c.row], p.unwritten[c.row] = true, true
 		}
 		s.add(c.part, err)
 	}
@@ -366,12 +408,12 @@ func (p *Protector) write(c *change, limit time.Duration) bool {
 func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.catchUp(s)
 	slices.SortFunc(s.changes, order)
 	waits = p.journal != nil && !s.stored
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
-		s.add(c.part, p.readAgain(c))
 		if !c.due() {
 			continue
 		}
@@ -382,6 +424,11 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	}
 	// A raise of memory.high waits for no disk where the container has had a value of ours, which the journal knows.
 	if waits && !raises {
+		for _, c := range s.changes { // another pass may write before
+			if c.index < high && p.rows[c.cgroup] == c.row {
+				p.unwritten[c.row] = true
+			}
+		}
 		return nil, nil, true
 	}
 	for _, c := range s.changes {

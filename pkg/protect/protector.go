@@ -46,6 +46,7 @@ type Protector struct {
 	watcher     *cgroupfs.Watcher // nil if nothing is watched
 	rows        map[string]*row
 	dirty       map[*row]bool  // for the next Apply
+	unwritten   map[*row]bool  // protection for the next pass, whatever it compares
 	delayed     map[*row]files // files that inotify reported or whose repair is delayed
 	watchFailed bool           // logged: a cgroup could not be watched
 	lanes       [2]*lane
@@ -81,7 +82,7 @@ func New(o Options) *Protector {
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, onChange: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
 		rows:      make(map[string]*row), delayed: make(map[*row]files), lateDue: make(chan struct{}, 1), repairDue: make(chan struct{}, 1), writeSlot: make(chan bool, 1), writeLimit: WriteLimit,
-		dirty: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
+		dirty: make(map[*row]bool), unwritten: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lastLogged: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {

@@ -222,7 +222,7 @@ func (p *Protector) RestoreAll(w Journaled) {
 			}
 		}
 		r.runtimeWrote(false)
-		p.dirty[r] = true
+		p.dirty[r], p.unwritten[r] = true, true
 	}
 }
 
@@ -249,7 +249,7 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 		r.state = desired
 	}
 	p.setValues(r, want)
-	p.dirty[r] = true
+	p.dirty[r], p.unwritten[r] = true, true
 	if t.ByRuntime {
 		p.awaitRuntime(r)
 		return nil
@@ -272,7 +272,7 @@ func (p *Protector) keepPod(pod string) {
 		p.addRow(pod, cgroup.LevelPod)
 	case r.state == released:
 		r.state = desired
-		p.dirty[r] = true
+		p.dirty[r], p.unwritten[r] = true, true
 	}
 }
 
@@ -302,7 +302,7 @@ func (p *Protector) release(r *row) {
 	r.state = released
 	p.setValues(r, knobValues{})
 	r.runtimeWrote(false)
-	p.dirty[r] = true
+	p.dirty[r], p.unwritten[r] = true, true
 }
 
 // RestoreEnded restores the kernel's defaults in cgroups that are in the journal but not in the table: their containers ended while the
@@ -350,6 +350,7 @@ func (p *Protector) removeRow(r *row) {
 	}
 	delete(p.rows, r.cgroup)
 	delete(p.dirty, r)
+	delete(p.unwritten, r)
 	delete(p.delayed, r)
 	for _, l := range p.lanes {
 		delete(l.late, r)

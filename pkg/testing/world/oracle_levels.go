@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-const covered Promise = "no write leaves a parent with less than its children have for long"
+const covered Promise = "no write leaves a parent with less than its children have"
 
 // gap is when a cgroup came to have less of memory.min or memory.low than the cgroups in it.
 type gap struct {
@@ -67,16 +67,10 @@ func (k *Kernel) takeGaps() []gap {
 	return gaps
 }
 
-// levels looks at what a write to a parent took from its children, and at what is still so a second after one to a child: where two passes write at
-// once, as for pods that end in one moment, one may write what the other has yet to prepare.
+// levels looks at what writes of the daemon took from the children of a cgroup.
 func (n *simulation) levels() {
-	open := n.gaps
-	n.gaps = n.kernel.takeGaps()
-	for _, g := range open {
-		has, below := n.kernel.levels(g)
-		if g.by == g.parent {
-			has, below = g.has, g.below
-		}
+	for _, g := range n.kernel.takeGaps() {
+		has, below := g.has, g.below
 		if limit := n.kernel.number(g.parent, "memory.max"); limit > 0 { // more would protect nothing
 			below = min(below, limit)
 		}
@@ -84,13 +78,6 @@ func (n *simulation) levels() {
 			n.broken(covered, "since a write to %s at %s %s of %s is %d, and the cgroups in it have %d", g.by, g.at.Sub(n.began), g.file, g.parent, has, below)
 		}
 	}
-}
-
-// levels is what the parent of a gap and the cgroups in it have by now.
-func (k *Kernel) levels(g gap) (has, below uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.groups[g.parent].below(g.file)
 }
 
 // othersInside reports whether others than the daemon write to the containers of a pod: these themselves, or the runtime for a resize, of which

@@ -87,7 +87,6 @@ type simulation struct {
 	back    bool        // the daemon is rolled back
 	waited  []time.Time // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
 
-	gaps   []gap // of the last look
 	lives  []*life
 	reads  uint64             // of the last life when the oracles looked last
 	caches []map[string]Cache // of the last minute, by cgroup
