@@ -18,7 +18,9 @@ type Claims struct {
 	Driver    string            `json:"driver"`
 	Claimable []claims.Capacity `json:"claimable"`
 	// Unmapped says why claims do not count as requests of their pods although dra.publishNodeAllocatable is set.
-	Unmapped string  `json:"notNodeAllocatable,omitempty"`
+	Unmapped string `json:"notNodeAllocatable,omitempty"`
+	// Ending is set if a reload has turned claims off: nothing is published, and the next start ends the driver.
+	Ending   bool    `json:"ending,omitempty"`
 	Prepared []Claim `json:"prepared"`
 }
 
@@ -44,7 +46,7 @@ func claimsOf(view *ledger.View) *Claims {
 	if !c.Enabled {
 		return nil
 	}
-	document := &Claims{Driver: claims.Driver, Claimable: append([]claims.Capacity{}, view.Claimable...), Prepared: []Claim{}}
+	document := &Claims{Driver: claims.Driver, Claimable: append([]claims.Capacity{}, view.Claimable...), Ending: c.Ending, Prepared: []Claim{}}
 	for _, from := range view.Claims {
 		claim := Claim{Namespace: from.Namespace, Name: from.Name, UID: from.UID, Pods: from.Pods}
 		for _, part := range from.Parts {
@@ -59,7 +61,11 @@ func (d *Document) writeClaims(b *strings.Builder) {
 	if d.Claims == nil {
 		return
 	}
-	fmt.Fprintln(b, "RESOURCE CLAIMS")
+	title := "RESOURCE CLAIMS"
+	if d.Claims.Ending {
+		title += "   (turned off: nothing is published; restart the plugin once no pod has a claim)"
+	}
+	fmt.Fprintln(b, title)
 	w := tables.New(b)
 	fmt.Fprintln(w, "NODE\tTYPE\tFOR CLAIMS\tCLAIMED\tFREE")
 	for _, m := range d.Claims.Claimable {

@@ -91,3 +91,18 @@ func TestLevelsAboveThePods(t *testing.T) {
 		}
 	}
 }
+
+func TestClaimsThatAreTurnedOff(t *testing.T) {
+	for ending, want := range map[bool]string{
+		false: "RESOURCE CLAIMS\n",
+		true:  "RESOURCE CLAIMS   (turned off: nothing is published; restart the plugin once no pod has a claim)\n",
+	} {
+		view := &ledger.View{}
+		view.Config.Config.DRA.Enabled, view.Config.Config.DRA.Ending = true, ending
+		var text strings.Builder
+		document := Sources{View: func() *ledger.View { return view }}.Make()
+		if err := document.Table(&text, false); err != nil || !strings.Contains(text.String(), want) {
+			t.Errorf("%v; want %q in\n%s", err, want, text.String())
+		}
+	}
+}
