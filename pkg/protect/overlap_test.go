@@ -3,6 +3,7 @@ package protect
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -185,9 +186,9 @@ func (w *overlaps) begin(dir string) {
 		slices.SortFunc(rows, func(a, b *row) int { return strings.Compare(a.cgroup, b.cgroup) })
 		return rows
 	})
-	s.stored = true // nothing waits for the disk
 	fast, slow, waits := w.plan(s)
-	if waits { // what is new in the journal
+	if waits { // nothing waits for the disk
+		s.stored = s.noted
 		fast, slow, _ = w.plan(s)
 	}
 	for _, c := range slow {
@@ -318,13 +319,13 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 				t.Fatal(err)
 			}
 			older := n.compare(applying, rows)
-			older.stored = true // neither waits for the disk
+			older.stored = n.notes // neither waits for the disk
 			fast, _, _ := n.plan(older)
 			if err := n.Desire(target(200), nil); err != nil {
 				t.Fatal(err)
 			}
 			newer := n.compare(applying, rows)
-			newer.stored = true
+			newer.stored = n.notes
 			for i := range fast {
 				w := &fast[i]
 				if w.err = os.ErrPermission; !fails {
@@ -359,15 +360,36 @@ func TestAPassTakesWhatHasBecomeDesiredMeanwhile(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := n.compare(applying, func() []*row { return []*row{n.rows[test.cgroup]} })
-			s.stored = true
 			if err := n.DesireAll(Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(test.to)}})); err != nil {
 				t.Fatal(err)
-			}
-			if _, _, waits := n.plan(s); !waits {
-				t.Error("it does not wait until the journal's file has them")
 			}
 			n.writeAll(t.Context(), s)
 			wantWrites(t, n.allWrites(), test.want...)
 		})
+	}
+}
+
+// A pass waits for what another one has noted in the journal since: its own note was dropped when the other's first write failed.
+func TestAPassWaitsForWhatOthersHaveNoted(t *testing.T) {
+	n := newNode(t, nil)
+	if err := n.DesireAll(Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(100)}})); err != nil {
+		t.Fatal(err)
+	}
+	rows := func() []*row { return slices.Collect(maps.Values(n.rows)) }
+	first, other := n.compare(applying, rows), n.compare(applying, rows)
+	waits := func(s *pass) bool {
+		_, _, waits := n.plan(s)
+		return waits
+	}
+	if !waits(first) || !waits(other) {
+		t.Error("they do not wait for their notes")
+	}
+	first.stored, other.stored = first.noted, other.noted // the file has them
+	n.journal.forget(podG, cgroup.MemoryMin, false)
+	if !waits(other) || !waits(first) {
+		t.Error("they do not wait for the new note")
+	}
+	if first.stored = first.noted; waits(first) {
+		t.Error("it waits for nothing")
 	}
 }

@@ -48,7 +48,7 @@ type pass struct {
 	containerErrs []error       // errors in containers
 	missing       uint64        // containers that lack a value that should have been written
 	next          time.Duration // until the first delayed repair is due; 0 if none is
-	stored        bool          // the wait for the journal's file has ended, perhaps with an error
+	noted, stored uint64        // Protector.notes when the plan was made, and when a wait for the journal's file began that has ended
 }
 
 // change is a file that may have to be written.
@@ -208,7 +208,6 @@ func (p *Protector) addUnwritten(s *pass, has map[*file]bool) {
 	for _, c := range later.changes {
 		if f := c.file(); !has[f] {
 			s.changes, has[f] = append(s.changes, c), true
-			s.stored = false // another pass may have added it to the journal, whose file lacks it
 		}
 	}
 	s.ancestorErrs, s.containerErrs = append(s.ancestorErrs, later.ancestorErrs...), append(s.containerErrs, later.containerErrs...)
@@ -305,7 +304,7 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 			return slow
 		}
 		_ = p.journal.Wait(context.WithoutCancel(ctx)) // which is soon, also if the caller has gone
-		s.stored = true
+		s.stored = s.noted
 	}
 }
 
@@ -410,20 +409,18 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	defer p.mu.Unlock()
 	p.catchUp(s)
 	slices.SortFunc(s.changes, order)
-	waits = p.journal != nil && !s.stored
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
 		if !c.due() {
 			continue
 		}
-		if c.ready = true; p.noteChange(*c) {
-			c.newInJournal, waits = true, true
-		}
+		c.ready, c.newInJournal = true, p.noteChange(*c) || c.newInJournal
 		raises = raises && c.raises() && c.file().owned
 	}
+	s.noted = p.notes
 	// A raise of memory.high waits for no disk where the container has had a value of ours, which the journal knows.
-	if waits && !raises {
+	if p.journal != nil && s.stored != s.noted && !raises { // another pass may have noted what this one writes
 		for _, c := range s.changes { // another pass may write before
 			if c.index < high && p.rows[c.cgroup] == c.row {
 				p.unwritten[c.row] = true

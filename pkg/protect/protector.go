@@ -47,6 +47,7 @@ type Protector struct {
 	rows        map[string]*row
 	dirty       map[*row]bool  // for the next Apply
 	unwritten   map[*row]bool  // protection for the next pass, whatever it compares
+	notes       uint64         // in the journal, new ones
 	delayed     map[*row]files // files that inotify reported or whose repair is delayed
 	watchFailed bool           // logged: a cgroup could not be watched
 	lanes       [2]*lane
@@ -80,8 +81,8 @@ func (p *Protector) ended(dir string) (ended bool) {
 func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, onChange: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
-		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[*row]files), lateDue: make(chan struct{}, 1), repairDue: make(chan struct{}, 1), writeSlot: make(chan bool, 1), writeLimit: WriteLimit,
+		migration: o.Migration, notes: 1,
+		rows: make(map[string]*row), delayed: make(map[*row]files), lateDue: make(chan struct{}, 1), repairDue: make(chan struct{}, 1), writeSlot: make(chan bool, 1), writeLimit: WriteLimit,
 		dirty: make(map[*row]bool), unwritten: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lastLogged: make(map[Overwrite]time.Time),
 	}

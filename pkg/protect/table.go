@@ -598,7 +598,13 @@ func (p *Protector) reset(dir string) (rows []*row) {
 }
 
 // note adds a knob to the journal before it is written, and reports whether it is new there.
-func (p *Protector) note(e Entry) bool { return p.journal != nil && p.journal.Note(e) }
+func (p *Protector) note(e Entry) bool {
+	if p.journal == nil || !p.journal.Note(e) {
+		return false
+	}
+	p.notes++
+	return true
+}
 
 // endIfGone removes a cgroup that is gone from the journal, unless another row has it.
 func (p *Protector) endIfGone(r *row) {

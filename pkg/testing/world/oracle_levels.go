@@ -86,6 +86,6 @@ func (n *simulation) othersInside(parent string) bool {
 	return slices.ContainsFunc(n.kubelet.Pods(), func(p LivePod) bool {
 		itself := func(c Container) bool { return n.writesItself(p, c.Name) }
 		return strings.HasPrefix(p.Cgroup, parent+"/") && n.forgotten(p) ||
-			p.Cgroup == parent && (n.hasChange(p, Resize) || slices.ContainsFunc(n.spec(p).Containers, itself))
+			strings.HasPrefix(parent+"/", p.Cgroup+"/") && (n.hasChange(p, Resize) || slices.ContainsFunc(n.spec(p).Containers, itself))
 	})
 }

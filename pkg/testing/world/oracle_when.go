@@ -46,7 +46,8 @@ var promises = map[Promise]bound{
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
 	freed:     {5 * time.Second, together(kernelSlow, disk, silence, checked)},
 
-	covered: {0, together(away, kernelSlow)},
+	// What others have overwritten is repaired as it becomes known.
+	covered: {0, together(away, kernelSlow, unconfirmed, map[string]time.Duration{Overwritten: 2 * time.Second})},
 
 	onDisk:       {0, together(away, disk)},
 	beforeAnswer: {0, together(away, disk, map[string]time.Duration{OCIFails: 0})},
