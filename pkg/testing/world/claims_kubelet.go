@@ -174,25 +174,20 @@ func (p *pod) prepare() bool {
 	return true
 }
 
-// unprepare has the driver release the pod's claims, now and then late, until it has.
+// unprepare has the driver release the pod's claims, now and then late, until it has, or until another pod uses them.
 func (p *pod) unprepare() {
 	for _, h := range p.heldClaims() {
 		if !h.asked {
-			continue
-		}
-		shared := false
-		p.locked(func() {
-			if shared = p.sharing(h.uid) != nil; shared {
-				delete(p.claims, h.Name)
-			}
-		})
-		if shared {
 			continue
 		}
 		if p.draws.IntN(4) == 0 {
 			p.sleep(p.upTo(time.Minute))
 		}
 		p.until(func() error {
+			shared := false
+			if p.locked(func() { shared = p.sharing(h.uid) != nil }); shared {
+				return nil
+			}
 			return p.askDriver(func(ctx context.Context, conn *grpc.ClientConn) error {
 				request := &drav1.NodeUnprepareResourcesRequest{Claims: []*drav1.Claim{{Namespace: p.spec.Namespace, Name: h.object, Uid: h.uid}}}
 				response, err := drav1.NewDRAPluginClient(conn).NodeUnprepareResources(ctx, request)
