@@ -61,6 +61,7 @@ type group struct {
 	processes int // in it and below
 	watches   []*watch
 	toTell    struct{ events, local bool }
+	foreign   time.Time // when another writer than the daemon last wrote memory.min or memory.low
 }
 
 // values are what can be written.
@@ -251,6 +252,9 @@ func (k *Kernel) put(name, file, text string, flags int) error {
 		return unix.ENOENT
 	}
 	err := k.write(g, file, text, flags)
+	if protects(file) {
+		g.foreign = time.Now()
+	}
 	k.tell()
 	return err
 }

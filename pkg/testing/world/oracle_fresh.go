@@ -45,13 +45,27 @@ func (n *simulation) picture() picture {
 			// the runtime's record has it, and CRI-O's has the first one again after its own restart.
 			lost := n.limit(c) == 0 && pod.limitOf(c.Spec) > 0
 			p.lost = p.lost || lost && n.scenario.Runtime.Name == "cri-o"
-			if lost || n.writesItself(pod, c.Spec.Name) {
+			if lost || n.writesItself(pod, c.Spec.Name) || n.sharesClaims(pod) {
 				maps.DeleteFunc(p.values, func(file, _ string) bool { return strings.HasPrefix(file, c.Cgroup+"/") })
 			}
 		}
 	}
 	p.state, _ = os.ReadFile(filepath.Join(n.current().state, "memory_manager_state"))
 	return p
+}
+
+// sharesClaims reports whether another pod has a claim of this one, as in a dry run: a daemon that starts grants it to the one that it reads first.
+func (n *simulation) sharesClaims(p LivePod) bool {
+	return slices.ContainsFunc(n.kubelet.Pods(), func(other LivePod) bool {
+		for _, mine := range p.Claims {
+			for _, theirs := range other.Claims {
+				if other.UID != p.UID && mine.uid == theirs.uid {
+					return true
+				}
+			}
+		}
+		return false
+	})
 }
 
 // startsAgain ends the daemon of every second scenario, and compares what the next one makes of what that has left. What runs may not change

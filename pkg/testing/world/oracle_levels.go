@@ -18,7 +18,7 @@ type gap struct {
 
 // below is the sum of memory.min or memory.low of the cgroups in one; the root has no such files, and never too little.
 func (g *group) below(file string) (has, sum uint64) {
-	if g == nil || g.parent == nil || file != "memory.min" && file != "memory.low" {
+	if g == nil || g.parent == nil || !protects(file) {
 		return 0, 0
 	}
 	of := func(g *group) uint64 {
@@ -39,8 +39,14 @@ func (g *group) lacks(file string) uint64 {
 	return less(below, has)
 }
 
-// gap notes one.
+func protects(file string) bool { return file == "memory.min" || file == "memory.low" }
+
+// gap notes one, unless other writers took part: the daemon repairs what they wrote as it learns of it.
 func (k *Kernel) gap(g *group, file, by string) {
+	others := func(g *group) bool { return time.Since(g.foreign) < 2*time.Second }
+	if others(g) || slices.ContainsFunc(g.children, others) {
+		return
+	}
 	has, below := g.below(file)
 	k.gaps = append(k.gaps, gap{time.Now(), by, g.name, file, has, below})
 }
