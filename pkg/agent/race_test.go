@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
@@ -100,5 +101,38 @@ func TestAStormLeavesNothing(t *testing.T) {
 	}
 	if errs := n.Counters().ProtectErrors; errs > 0 {
 		t.Errorf("%d writes to the cgroups above failed", errs)
+	}
+}
+
+// A driver reads what a pod brings without its lock, while a configuration or a machine is put in force under it: see go test -race.
+func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
+	resolved, err := parseConfig(t, "").Resolve(parseMachine(t, twoNodes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := ledger.New(time.Unix(0, 0), ledger.Options{Config: resolved, Raises: map[string]uint64{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := ledger.Pod{UID: "p", ID: "s", Annotations: map[string]string{"noderesource.dev/resources": `{"containers":{"a":{"requests":{"memory":"1Gi"}}}}`}}
+	needs := l.Needs(ledger.RunPod{Pod: pod}, &ledger.Gathered{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range 200 {
+			var facts ledger.Gathered
+			facts.Ask(needs)
+			if got := ledger.With(ledger.RunPod{Pod: pod}, facts).(ledger.RunPod).Pod; got.Annotated == nil || got.Annotations != nil {
+				t.Errorf("%+v", got)
+			}
+		}
+	})
+	for range 50 {
+		l.Step(time.Unix(1, 0), ledger.Reconfigure{Config: resolved})
+	}
+	group.Wait()
+	known := ledger.RunPod{Pod: ledger.Pod{ID: "sandbox-known", UID: "known", Namespace: "default", Name: "known", CgroupParent: "/kubepods/podknown"}}
+	l.Step(time.Unix(1, 0), known)
+	if needs := l.Needs(known, &ledger.Gathered{}); !needs.None() {
+		t.Error("a sandbox that is known is read again")
 	}
 }

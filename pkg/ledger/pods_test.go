@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"maps"
-	"sync"
 	"testing"
 	"time"
 
@@ -79,31 +78,5 @@ func TestRaisesOfAnEarlierRun(t *testing.T) {
 	l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{web}, Containers: []Container{c}})
 	if got := l.Raises(); !maps.Equal(got, map[string]uint64{"web-main": 5 * claimGi}) {
 		t.Errorf("after the runtime has said what runs: %v", got)
-	}
-}
-
-// A driver reads what a pod brings without its lock, while a configuration or a machine is put in force under it: see go test -race.
-func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
-	l := newLedger(t, "")
-	_, resolved := resolvedOn(t, twoNodes, "")
-	pod := Pod{UID: "p", ID: "s", Annotations: map[string]string{"noderesource.dev/resources": `{"containers":{"a":{"requests":{"memory":"1Gi"}}}}`}}
-	needs := l.Needs(RunPod{Pod: pod}, &Gathered{})
-	var group sync.WaitGroup
-	group.Go(func() {
-		for range 200 {
-			var facts Gathered
-			facts.Ask(needs)
-			if got := With(RunPod{Pod: pod}, facts).(RunPod).Pod; got.Annotated == nil || got.Annotations != nil {
-				t.Errorf("%+v", got)
-			}
-		}
-	})
-	for range 50 {
-		l.Step(time.Unix(1, 0), Reconfigure{Config: resolved})
-	}
-	group.Wait()
-	l.Step(time.Unix(1, 0), RunPod{Pod: claimPod("known", "")})
-	if needs := l.Needs(RunPod{Pod: claimPod("known", "")}, &Gathered{}); !needs.None() {
-		t.Error("a sandbox that is known is read again")
 	}
 }
