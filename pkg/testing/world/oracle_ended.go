@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -39,7 +40,7 @@ type block struct {
 }
 
 func (n *simulation) stateFile() stateFile {
-	if changed := n.allocated.look(filepath.Join(n.current().state, "memory_manager_state")); changed {
+	if changed := n.look(&n.allocated.lastRead, "memory_manager_state"); changed {
 		n.allocated.file = stateFile{}
 		err := json.Unmarshal(n.allocated.text, &n.allocated.file)
 		if data := n.allocated.file.Data; err == nil && data != "" {
@@ -54,13 +55,24 @@ func (n *simulation) stateFile() stateFile {
 
 // lastRead is a file as it was read last. The files of the state folder are replaced when they change.
 type lastRead struct {
-	is   os.FileInfo
-	text []byte // none where there is no file
+	path   string
+	looked time.Time
+	is     os.FileInfo
+	text   []byte // none where there is no file
 }
 
-// look reads a file again if it is another one, and reports whether its text is.
-func (l *lastRead) look(path string) (changed bool) {
+// look reads a file of the state folder again if it is another one, and reports whether its text is. What was looked at after the moment of the
+// last change need not be looked at: a change takes no virtual time.
+func (n *simulation) look(l *lastRead, file string) (changed bool) {
+	path := filepath.Join(n.current().state, file)
+	n.mu.Lock()
+	last := n.changed
+	n.mu.Unlock()
+	if l.path == path && l.looked.After(last) {
+		return false
+	}
 	was := l.is
+	l.path, l.looked = path, time.Now()
 	if l.is, _ = os.Stat(path); was != nil && l.is != nil && os.SameFile(l.is, was) && l.is.ModTime().Equal(was.ModTime()) && l.is.Size() == was.Size() {
 		return false
 	}

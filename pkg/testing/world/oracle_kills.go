@@ -3,7 +3,6 @@ package world
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +34,7 @@ type verdict struct {
 // verdictFile is what the file of verdicts has. It is called each second, and keeps that: the file is bounded, and where everybody is killed again
 // and again a verdict is not in it for long.
 func (n *simulation) verdictFile() []verdict {
-	if changed := n.written.look(filepath.Join(n.current().state, "oom-kills.json")); changed {
+	if changed := n.look(&n.written.lastRead, "oom-kills.json"); changed {
 		var file struct{ Verdicts []verdict }
 		if json.Unmarshal(n.written.text, &file) == nil {
 			n.turns = append(n.turns, turned(file.Verdicts))

@@ -94,8 +94,9 @@ type simulation struct {
 
 	judging sync.Mutex // held while the oracles look, which takes no virtual time
 
-	mu       sync.Mutex // guards lives, config, report and unsynced
+	mu       sync.Mutex // guards lives, config, report, changed and unsynced
 	report   Report
+	changed  time.Time // when a file of a state folder has begun to change
 	unsynced unsynced
 }
 
@@ -434,6 +435,7 @@ func (n *simulation) disk(call, path string, _ []byte) error {
 				return ErrKilled
 			}
 			n.mu.Lock()
+			n.changed = time.Now()
 			n.unsynced.changes(call, path)
 			n.mu.Unlock()
 		}
