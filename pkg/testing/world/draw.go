@@ -80,6 +80,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.replaced(&s)
 	d.guarded(&s)
 	d.ending(&s)
+	d.grouped(&s)
 	d.crowded(&s)
 	d.claims(&s)
 	d.contested(&s)

@@ -1,6 +1,10 @@
 package world
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+)
 
 // ending has the daemon of a third of the scenarios that are not calm end right after a kill, whose verdict waits for what the kernel counts next.
 func (d drawer) ending(s *Scenario) {
@@ -15,4 +19,25 @@ func (d drawer) ending(s *Scenario) {
 		s.Faults = append(s.Faults, Fault{At: d.when(at + d.between(0, 250*time.Millisecond)), Kind: pick(d, DaemonEnds, DaemonKilled), Length: Duration(d.between(time.Second, 3*time.Second))})
 		at += 6 * time.Second
 	}
+}
+
+// grouped has every third pod of half of the scenarios say what a kill ends.
+func (d drawer) grouped(s *Scenario) {
+	d.Rand = draws(s.Seed, "what a kill ends")
+	if s.hasRules() || d.oneIn(2) {
+		return
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if again := i > 0 && p.Name == s.Pods[i-1].Name; again { // with another manifest it would have another UID
+			p.Annotations = s.Pods[i-1].Annotations
+		} else if d.oneIn(3) {
+			p.annotate("oom-group", pick(d, "container", "process"))
+		}
+	}
+}
+
+// hasRules reports whether one of the configurations has rules on annotations.
+func (s Scenario) hasRules() bool {
+	return strings.Contains(s.Config, "annotationRules") || slices.ContainsFunc(s.Faults, func(f Fault) bool { return strings.Contains(f.Target, "annotationRules") })
 }

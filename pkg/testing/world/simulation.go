@@ -515,7 +515,8 @@ func (n *simulation) fault(f Fault) {
 }
 
 // overwrite gives a cgroup's files the kernel's defaults, half of what they protect, or half as much again of a limit, as an update does that no
-// plugin sees. It may have ended meanwhile.
+// plugin sees. Where a container's pod says what an OOM kill ends, its memory.oom.group becomes the opposite with the defaults. The cgroup may have
+// ended meanwhile.
 func (n *simulation) overwrite(cgroup, how string) {
 	have, to := n.values(cgroup), map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"}
 	switch how {
@@ -529,10 +530,25 @@ func (n *simulation) overwrite(cgroup, how string) {
 		if to = nil; limit > 0 && have.low > 0 && have.high < noLimit && strings.Contains(cgroup, "burstable") { // it has values that follow from the limit
 			to = map[string]string{"memory.max": fmt.Sprint(limit + limit/2)}
 		}
+	case "":
+		if group := n.text(cgroup, "memory.oom.group"); n.saysWhatDies(cgroup) {
+			to["memory.oom.group"] = map[string]string{"0": "1", "1": "0"}[group]
+		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(to)) { // in one order, so that a seed is one run
 		_ = n.kernel.Write(cgroup, file, to[file])
 	}
+}
+
+// saysWhatDies reports whether a cgroup is a container's whose pod says what an OOM kill ends. Where a rule may end that, the daemon would bring back
+// what it found, which may be what was written here.
+func (n *simulation) saysWhatDies(cgroup string) bool {
+	for p, c := range n.containers() {
+		if c.Cgroup == cgroup {
+			return n.settings().wish(p, "oom-group") != "" && !n.scenario.hasRules()
+		}
+	}
+	return false
 }
 
 // targets are the cgroups that a fault meets.
