@@ -139,6 +139,7 @@ func (r *ContainerRuntime) CreateContainer(c *api.Container) (dir string, err er
 func (r *ContainerRuntime) adjusted(pod *api.PodSandbox, c *api.Container) error {
 	var updates []*api.ContainerUpdate
 	adjusted := proto.CloneOf(c)
+	r.asked(pod, c)
 	request := &api.CreateContainerRequest{Pod: pod, Container: c}
 	err := send(r, api.Event_CREATE_CONTAINER, c.Id, api.PluginService.CreateContainer, request, func(reply *api.CreateContainerResponse) error {
 		updates = append(updates, reply.GetUpdate()...)

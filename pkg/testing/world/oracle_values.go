@@ -197,10 +197,10 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	}
 	n.followRaise(s, p, c, have.high, want.high)
 	who, limit := fmt.Sprintf("%s/%s in %s", p.Name, c.Spec.Name, c.Cgroup), n.text(c.Cgroup, "memory.max")
-	if !near(have.min, want.min) || !near(have.low, want.low) {
+	if have.min != want.min || have.low != want.low {
 		see(asAsked, who, "has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", have.min, have.low, want.min, want.low, limit)
 	}
-	if !near(have.high, want.high) && !n.mayBeHigher(s, p, c, have.high, want.high) {
+	if have.high != want.high && !n.mayBeHigher(s, p, c, have.high, want.high) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, limit)
 	}
 	// The modelled kubelet asks for no memory.oom.group.

@@ -34,8 +34,10 @@ type ContainerRuntime struct {
 	systemd bool
 	fails   func(kind string) error // of the runtime itself
 	cdi     func() string           // the folder of CDI specifications
-	// answered is called after each event that a plugin was sent, and created before a container is made as plugins have it.
+	// answered is called after each event that a plugin was sent, asked before plugins hear of a container, and created before it is made as they
+	// have it.
 	answered func(event api.Event, subject string, began time.Time)
+	asked    func(*api.PodSandbox, *api.Container)
 	created  func(*api.PodSandbox, *api.Container)
 	refused  func(*api.PodSandbox, *api.Container, error) // by a plugin, to be created
 
@@ -94,7 +96,7 @@ var errAway = errors.New("the container runtime is down")
 // NewRuntime returns a runtime that nothing runs on yet.
 func NewRuntime(k processes, r Runtime, systemd bool) *ContainerRuntime {
 	return &ContainerRuntime{
-		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, created: func(*api.PodSandbox, *api.Container) {}, refused: func(*api.PodSandbox, *api.Container, error) {}, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
+		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, asked: func(*api.PodSandbox, *api.Container) {}, created: func(*api.PodSandbox, *api.Container) {}, refused: func(*api.PodSandbox, *api.Container, error) {}, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
 		accepting: make(lock, 1), turn: make(lock, 1), running: map[string]*task{},
 		record: cri.Record{CRIO: r.Name == "cri-o", Crun: r.Crun, Cgroups: k},
 		calls:  Calls{Count: map[string]int{}, Worst: map[string]time.Duration{}},

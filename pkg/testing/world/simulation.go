@@ -78,11 +78,12 @@ type simulation struct {
 		lastRead
 		verdicts []verdict
 	}
-	claimed map[string]int    // by container ID: the NUMA nodes of what ran on its claims when the last life ended that was their driver
-	claims  time.Time         // when a life ended that was not
-	summed  []byte            // the state file that was added up last
-	repairs map[repair]uint64 // of what others have changed
-	raises  map[string]*raise // by container ID
+	inits   map[string]heldByInits // by pod UID
+	claimed map[string]int         // by container ID: the NUMA nodes of what ran on its claims when the last life ended that was their driver
+	claims  time.Time              // when a life ended that was not
+	summed  []byte                 // the state file that was added up last
+	repairs map[repair]uint64      // of what others have changed
+	raises  map[string]*raise      // by container ID
 	raised  map[*life]*raised
 	back    bool        // the daemon is rolled back
 	waited  []time.Time // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
@@ -133,6 +134,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	go awaitProgress(&seconds, s, done)
 	synctest.Test(t, func(*testing.T) {
 		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
+			inits:   map[string]heldByInits{},
 			repairs: map[repair]uint64{}, raises: map[string]*raise{}, raised: map[*life]*raised{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
 		n.run(&seconds)
 		report = &n.report
@@ -197,7 +199,10 @@ func (n *simulation) run(seconds *atomic.Int64) {
 		defer n.kubelet.server.server.Close()
 	}
 	n.runtime.answered = n.answered
-	n.runtime.created = func(pod *api.PodSandbox, c *api.Container) { n.judge(func() { n.created(pod, c) }) }
+	n.runtime.asked = func(pod *api.PodSandbox, c *api.Container) { n.judge(func() { n.takesOver(pod, c) }) }
+	n.runtime.created = func(pod *api.PodSandbox, c *api.Container) {
+		n.judge(func() { n.created(pod, c); n.initCreated(pod, c) })
+	}
 	n.runtime.refused = func(pod *api.PodSandbox, c *api.Container, reason error) {
 		n.judge(func() { n.refused(pod, c, reason) })
 	}
