@@ -82,6 +82,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.ending(&s)
 	d.grouped(&s)
 	d.crowded(&s)
+	d.resized(&s)
 	d.claims(&s)
 	d.contested(&s)
 	d.claimsOff(&s)

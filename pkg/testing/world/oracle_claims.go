@@ -126,7 +126,7 @@ func (n *simulation) onClaims(see seer) {
 		for _, claim := range contests {
 			without[claim.uid] = claim.String()
 		}
-		if is == want || !n.runs(c) || c.Since.Before(n.placed) || n.kernel.mapped(c.Cgroup, n.withMemory()&^want) > mostMoved {
+		if is == want || !n.runs(c) || !n.seesPlaced(c.Since) || n.kernel.mapped(c.Cgroup, n.withMemory()&^want) > mostMoved {
 			for _, claim := range contests {
 				has[claim.uid] = true
 			}
@@ -209,7 +209,7 @@ func (n *simulation) claimsReleased(see seer) {
 
 // prepareAnswered judges an answer to the kubelet: one that is late, and one that refuses what fits beside the other claims and the pods.
 func (n *simulation) prepareAnswered(began time.Time, h heldClaim, err error) {
-	if n.trouble.calm(claimAnswered, time.Now()).After(began) || !n.drives() || n.placed.After(began) {
+	if n.trouble.calm(claimAnswered, time.Now()).After(began) || !n.drives() || n.allPlaced().After(began) {
 		return
 	}
 	if took := time.Since(began); took > 10*time.Second {

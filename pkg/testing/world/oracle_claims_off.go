@@ -45,7 +45,7 @@ func (n *simulation) claimsKept(see seer) {
 		if want&^mems != 0 || pins && mems != want {
 			see(inPlace, p.Name+"/"+c.ID, "has cpuset.mems %b, and had %b of its claims", mems, want)
 		}
-		if has := file.nodes(p.UID, c.Spec.Name); pins && has != want && file.alone(want) && time.Now().After(n.placed) {
+		if has := file.nodes(p.UID, c.Spec.Name); pins && has != want && file.alone(want) && time.Now().After(n.allPlaced()) {
 			see(inPlace, p.Name+"/"+c.ID, "is allocated the NUMA nodes %b, and had %b of its claims", has, want)
 		}
 	}

@@ -13,13 +13,13 @@ const initsReused Promise = "what an init container had is its pod's until all c
 // heldByInits is what the state file has of a pod once its last init container is created.
 type heldByInits struct {
 	bytes  uint64
-	placed time.Time // simulation.placed then: later faults may take an allocation
+	placed time.Time // simulation.allPlaced then: later faults may take an allocation
 }
 
 // initCreated notes what a pod has with its init containers.
 func (n *simulation) initCreated(pod *api.PodSandbox, c *api.Container) {
 	if p, kind, first := n.firstCreated(pod, c); first && kind == memoryqos.Init {
-		n.inits[p.UID] = heldByInits{n.stateFile().ofPod(p.UID), n.placed}
+		n.inits[p.UID] = heldByInits{n.stateFile().ofPod(p.UID), n.allPlaced()}
 	}
 }
 
@@ -28,7 +28,7 @@ func (n *simulation) initCreated(pod *api.PodSandbox, c *api.Container) {
 func (n *simulation) takesOver(pod *api.PodSandbox, c *api.Container) {
 	p, kind, first := n.firstCreated(pod, c)
 	had, known := n.inits[pod.Uid]
-	if !first || kind == memoryqos.Init || !known || !had.placed.Equal(n.placed) {
+	if !first || kind == memoryqos.Init || !known || !had.placed.Equal(n.allPlaced()) {
 		return
 	}
 	if has := n.stateFile().ofPod(p.UID); has < had.bytes {
@@ -40,7 +40,7 @@ func (n *simulation) takesOver(pod *api.PodSandbox, c *api.Container) {
 // may take the pod's allocation, or the pod has it as a whole.
 func (n *simulation) firstCreated(pod *api.PodSandbox, c *api.Container) (p LivePod, kind memoryqos.Kind, first bool) {
 	now := time.Now()
-	if !n.settings().places() || n.placed.After(now) || n.trouble.calm(beforeAnswer, now).After(now) {
+	if !n.settings().places() || n.allPlaced().After(now) || n.trouble.calm(beforeAnswer, now).After(now) {
 		return p, kind, false
 	}
 	for _, p = range n.kubelet.Pods() {

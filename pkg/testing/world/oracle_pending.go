@@ -18,7 +18,7 @@ func (n *simulation) pendingResizes(see seer) {
 		}
 		for _, c := range p.Containers {
 			has, want := file.memory(p.UID, c.Spec.Name), min(c.Spec.Limit, n.limit(c))
-			if has == 0 || has >= want || c.Resizing || c.Spec.Kind == memoryqos.Init || !n.runs(c) || c.Since.Before(n.placed) {
+			if has == 0 || has >= want || c.Resizing || c.Spec.Kind == memoryqos.Init || !n.runs(c) || !n.seesPlaced(c.Since) {
 				continue
 			}
 			var free uint64

@@ -193,7 +193,7 @@ func (n *simulation) whereAllocated(see seer) {
 	}
 	file, confinedTo := n.stateFile(), n.confinedTo()
 	for p, c := range n.containers() {
-		if n.byClaims(c) || !n.runs(c) || c.Since.Before(n.placed) {
+		if n.byClaims(c) || !n.runs(c) || !n.seesPlaced(c.Since) {
 			continue
 		}
 		want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
@@ -258,7 +258,7 @@ func (n *simulation) pinned() {
 			continue
 		}
 		for _, c := range p.Containers {
-			if n.byClaims(c) || c.Since.Before(n.placed) || !n.runs(c) {
+			if n.byClaims(c) || !n.seesPlaced(c.Since) || !n.runs(c) {
 				continue
 			}
 			mems := n.text(c.Cgroup, "cpuset.mems")

@@ -26,7 +26,7 @@ func (n *simulation) rollsBack() {
 	time.Sleep(takes)
 	n.judge(n.mayBeEverywhere)
 	n.order("/resume", false)
-	n.placedLater(0)
+	n.placedLater()
 	time.Sleep(takes)
 	n.judge(func() {
 		after := n.picture()

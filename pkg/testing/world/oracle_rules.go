@@ -83,7 +83,7 @@ func (s settings) oomScore(p LivePod, kubelets int64) int64 {
 func (n *simulation) scores() {
 	s := n.settings()
 	for p, c := range n.containers() {
-		if n.scored[c.ID] || c.Since.Before(n.placed) || n.trouble.calm(scored, c.Since).After(c.Since) {
+		if n.scored[c.ID] || !n.seesPlaced(c.Since) || n.trouble.calm(scored, c.Since).After(c.Since) {
 			continue
 		}
 		n.scored[c.ID] = true

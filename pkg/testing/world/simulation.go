@@ -59,7 +59,8 @@ type simulation struct {
 	kubelet          *Kubelet
 	trouble          *trouble
 	config           string                // the configuration file's text
-	placed           time.Time             // since when every container that was created had a daemon with this configuration
+	placed           time.Time             // since when containers that were created were placed with this configuration
+	absences         []span                // but for those of these times
 	said             map[verdict]time.Time // when the file was seen to have it
 	turns            []turn                // of the file, each time that it was written
 	full             time.Time             // when the node had little more to give
@@ -122,6 +123,9 @@ const quietTime = 11 * time.Minute
 
 // A cgroup that was announced and that nobody has seen is kept in the journal for an hour, and then dropped.
 const journalTime = 70 * time.Minute
+
+// slowest is more than the runtime takes between two requests for a container.
+const slowest = 10 * time.Second
 
 // client-go's second handler waits until a millisecond after the last error: 27 years on a clock that begins in the year 2000.
 func init() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] }
@@ -287,9 +291,31 @@ func (n *simulation) tick(ctx context.Context, seconds *atomic.Int64) {
 	}
 }
 
-// placedLater gives placements a minute after something that goes wrong for so long.
-func (n *simulation) placedLater(length time.Duration) {
-	n.judge(func() { n.placed = latest(n.placed, time.Now().Add(length+time.Minute)) })
+// placedLater gives placements a minute after a change of what is asked for.
+func (n *simulation) placedLater() {
+	n.judge(func() { n.placed = time.Now().Add(time.Minute) })
+}
+
+// absent gives the placements of what is created while something goes wrong, which lasts for so long from now on, a minute after that. What was
+// created before keeps its own.
+func (n *simulation) absent(from time.Time, length time.Duration) {
+	n.judge(func() {
+		n.absences = append(n.absences, span{from: from.Add(-slowest), to: time.Now().Add(length + time.Minute)})
+	})
+}
+
+// seesPlaced reports whether a container that was created at a time was to be placed as the configuration has it.
+func (n *simulation) seesPlaced(created time.Time) bool {
+	return !created.Before(n.placed) && !slices.ContainsFunc(n.absences, func(s span) bool { return created.After(s.from) && created.Before(s.to) })
+}
+
+// allPlaced is since when every container that was created was to be placed as the configuration has it.
+func (n *simulation) allPlaced() time.Time {
+	since := n.placed
+	for _, s := range n.absences {
+		since = latest(since, s.to)
+	}
+	return since
 }
 
 // judge has oracles look: one after the other.
@@ -451,7 +477,7 @@ func (n *simulation) disk(call, path string, _ []byte) error {
 // fault has something go wrong.
 func (n *simulation) fault(f Fault) {
 	n.trouble.begin(f)
-	length := time.Duration(f.Length)
+	began, length := time.Now(), time.Duration(f.Length)
 	switch f.Kind {
 	case PodAPISilent:
 		n.kubelet.Silence(true)
@@ -462,28 +488,28 @@ func (n *simulation) fault(f Fault) {
 		time.Sleep(length)
 		n.begin()
 		n.trouble.lasted(f.Kind)
-		n.placedLater(0)
+		n.absent(began, 0)
 	case DaemonReplaced:
 		n.replace(length)
 		n.trouble.lasted(f.Kind)
-		n.placedLater(0)
+		n.absent(began, 0)
 	case DaemonFrozen:
 		n.runtime.Freeze(true)
 		time.AfterFunc(length, func() { n.runtime.Freeze(n.trouble.left(DaemonFrozen) > 0) })
-		n.placedLater(length)
+		n.absent(began, length)
 	case RuntimeRestarted:
 		go n.runtime.Restart(length)
-		n.placedLater(length)
+		n.absent(began, length)
 	case NRIAway:
 		n.runtime.Unplug(length)
-		n.placedLater(length)
+		n.absent(began, length)
 	case NewConfig:
 		n.mu.Lock()
 		n.config = f.Target
 		n.mu.Unlock()
 		must(os.WriteFile(filepath.Join(n.folder, "config.yaml"), []byte(f.Target), 0o600))
 		n.current().reread <- struct{}{}
-		n.placedLater(0)
+		n.placedLater()
 	case ClaimedPodsDeleted:
 		n.endClaimed()
 	case KubeletRestarted:
