@@ -81,6 +81,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.guarded(&s)
 	d.ending(&s)
 	d.grouped(&s)
+	d.overflowed(&s)
 	d.crowded(&s)
 	d.resized(&s)
 	d.claims(&s)

@@ -159,3 +159,16 @@ func (d drawer) hugepages(s *Scenario) {
 		}
 	}
 }
+
+// overflowed has another writer come while events are lost: to the containers of every such time twice, and to the pods and what is above them.
+func (d drawer) overflowed(s *Scenario) {
+	d.Rand = draws(s.Seed, "writers while events are lost")
+	for _, f := range s.Faults {
+		if f.Kind != QueueOverflow {
+			continue
+		}
+		for _, level := range []string{"container", "pod", "kubepods", "container"} {
+			s.Faults = append(s.Faults, Fault{At: d.when(time.Duration(f.At) + d.between(0, time.Duration(f.Length))), Kind: Overwritten, Target: level})
+		}
+	}
+}
