@@ -1,12 +1,13 @@
 package world
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
 
 // crowded gives a fifth of the scenarios a pod that most of a NUMA node is allocated to, until it ends, and one that is resized to as much before.
-// Of those that are not calm, half have the daemon or the runtime start again shortly before or after that.
+// Of those that are not calm, half have the daemon and the runtime start again around that.
 func (d drawer) crowded(s *Scenario) {
 	d.Rand = draws(s.Seed, "pending resizes")
 	if !d.oneIn(5) {
@@ -27,8 +28,8 @@ func (d drawer) crowded(s *Scenario) {
 	}
 }
 
-// resized gives half of the scenarios that are not calm pods that are resized shortly before or after the daemon or the runtime starts again, after
-// which that has what it knew of them from elsewhere.
+// resized gives half of the scenarios that are not calm pods that are resized between a start of the daemon and one of the runtime, after which
+// these have what they knew of them from elsewhere.
 func (d drawer) resized(s *Scenario) {
 	d.Rand = draws(s.Seed, "resizes around a start")
 	if d.calm || d.oneIn(2) {
@@ -47,8 +48,13 @@ func (d drawer) resized(s *Scenario) {
 	d.startsAgain(s, at)
 }
 
-// startsAgain has the daemon or the runtime start again up to a minute before or after a time.
+// startsAgain has the daemon start again in the minute before a time and the runtime in the minute after it, or the other way round.
 func (d drawer) startsAgain(s *Scenario, about time.Duration) {
-	at := about + pick[time.Duration](d, -1, 1)*d.between(10*time.Second, time.Minute)
-	s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: pick(d, DaemonKilled, DaemonEnds, RuntimeRestarted, RuntimeRestarted), Length: Duration(d.between(time.Second, 5*time.Second))})
+	kinds := []string{pick(d, DaemonKilled, DaemonEnds), RuntimeRestarted}
+	if d.oneIn(3) {
+		slices.Reverse(kinds)
+	}
+	for i, at := range []time.Duration{about - d.between(15*time.Second, time.Minute), about + d.between(10*time.Second, time.Minute)} {
+		s.Faults = append(s.Faults, Fault{At: d.when(at), Kind: kinds[i], Length: Duration(d.between(time.Second, 5*time.Second))})
+	}
 }
