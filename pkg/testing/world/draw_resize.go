@@ -28,11 +28,11 @@ func (d drawer) crowded(s *Scenario) {
 	}
 }
 
-// resized gives half of the scenarios that are not calm pods that are resized between a start of the daemon and one of the runtime, after which
+// resized gives most of the scenarios that are not calm pods that are resized between a start of the daemon and one of the runtime, after which
 // these have what they knew of them from elsewhere.
 func (d drawer) resized(s *Scenario) {
 	d.Rand = draws(s.Seed, "resizes around a start")
-	if d.calm || d.oneIn(2) {
+	if d.calm || d.oneIn(4) {
 		return
 	}
 	at := d.between(2*time.Minute, d.length/2)
@@ -48,10 +48,11 @@ func (d drawer) resized(s *Scenario) {
 	d.startsAgain(s, at)
 }
 
-// startsAgain has the daemon start again in the minute before a time and the runtime in the minute after it, or the other way round.
+// startsAgain has the daemon start again in the minute before a time and the runtime in the minute after it; or the other way round, but for
+// CRI-O, which has the limit of the creation again.
 func (d drawer) startsAgain(s *Scenario, about time.Duration) {
 	kinds := []string{pick(d, DaemonKilled, DaemonEnds), RuntimeRestarted}
-	if d.oneIn(3) {
+	if s.Runtime.Name != "cri-o" && d.oneIn(2) {
 		slices.Reverse(kinds)
 	}
 	for i, at := range []time.Duration{about - d.between(15*time.Second, time.Minute), about + d.between(10*time.Second, time.Minute)} {
