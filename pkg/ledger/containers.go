@@ -94,7 +94,9 @@ func (p *pod) hasStarted(spec pods.Container) bool {
 	return c != nil && c.ran() && spec.Kind != memoryqos.Ephemeral
 }
 
-// isToCome reports whether a sidecar or app container of the pod's spec has not been created yet.
+// isToCome reports whether a sidecar or app container of the pod's spec has not been created yet, or was refused, so that the kubelet tries again.
 func (l *Ledger) isToCome(p *pod, spec pods.Container) bool {
-	return (spec.Kind == memoryqos.Sidecar || spec.Kind == memoryqos.App) && p.container(spec.Name) == nil && l.manager.Blocks(p.Key(), spec.Name) == nil
+	c := p.container(spec.Name)
+	missing := c == nil || !c.alive() && c.Unplaced != nil && c.Unplaced.Refused
+	return missing && (spec.Kind == memoryqos.Sidecar || spec.Kind == memoryqos.App) && l.manager.Blocks(p.Key(), spec.Name) == nil
 }

@@ -61,6 +61,28 @@ func TestAPodsShareWhileAContainerIsRestarted(t *testing.T) {
 	}
 }
 
+// What an init container had is kept for a container that is refused: the kubelet tries again.
+func TestInitContainersMemoryIsKeptForARefusedContainer(t *testing.T) {
+	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
+	web := claimPod("web", "")
+	info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, Containers: []pods.Container{
+		{Name: "init", Kind: memoryqos.Init, Request: 6 * claimGi, Limit: 6 * claimGi, Guaranteed: true},
+		{Name: "side", Request: claimGi, Limit: claimGi, Guaranteed: true}, {Name: "main", Request: 40 * claimGi, Limit: 40 * claimGi, Guaranteed: true},
+	}}}
+	start := func(e CreateContainer) StartContainer { return StartContainer{Pod: web, Container: e.Container} }
+	first, side := claimed(web, "init", 6*claimGi), claimed(web, "side", claimGi)
+	first.PodInfo = info
+	l.after(first, start(first), EndContainer{ID: "web-init"}, side, start(side))
+	for range 2 {
+		if effects := l.after(claimed(web, "main", 40*claimGi)); effects.Err == nil {
+			t.Fatal("it was not refused")
+		}
+		if l.manager.Blocks("web", "init") == nil {
+			t.Error("nothing is kept")
+		}
+	}
+}
+
 // What the stall guard had raised when the plugin ended is kept for the containers that still run.
 func TestRaisesOfAnEarlierRun(t *testing.T) {
 	first := newLedger(t, "")
