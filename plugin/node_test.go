@@ -56,7 +56,7 @@ func TestNode(t *testing.T) {
 			live(t, scenarioOf(*nodeSeed+i))
 		}
 	default:
-		for seed := range uint64(5) { // one of each size, and one that asks the API server
+		for seed := range uint64(5) { // one of each size, and one with the API server
 			live(t, scenarioOf(seed+1))
 		}
 		kept, err := filepath.Glob("testdata/node/*.json") // each was red once
