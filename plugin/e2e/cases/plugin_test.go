@@ -134,7 +134,7 @@ func (p *plugin) launch() error {
 	fmt.Fprintln(log, startMark)
 	cmd := exec.Command(setup.Plugin, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), "NODE_NAME=e2e", "GOGC=100")
+	cmd.Env = append(os.Environ(), "NODE_NAME=e2e", "GOGC=100", "GOMAXPROCS=")
 	if err := cmd.Start(); err != nil {
 		return err
 	}
