@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
@@ -100,5 +101,23 @@ func TestRaisesOfAnEarlierRun(t *testing.T) {
 	l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{web}, Containers: []Container{c}})
 	if got := l.Raises(); !maps.Equal(got, map[string]uint64{"web-main": 5 * claimGi}) {
 		t.Errorf("after the runtime has said what runs: %v", got)
+	}
+}
+
+// Claimed memory that is a part of a pod's request is a part of its share while the container with the claim is restarted, too.
+func TestAPodsShareOfClaimsWhileAContainerIsRestarted(t *testing.T) {
+	l, now := newLedger(t, "memoryReservationPolicy: None\ndra: {enabled: true}"), time.Unix(1, 0)
+	web := claimPod("web", "burstable/")
+	info := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+		Ref: web.Ref(), Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "main", Request: 2 * claimGi}},
+		Claimed: claimGi, Mapped: map[string]uint64{"a": claimGi},
+	}}
+	l.after(RunPod{Pod: web}, PodFacts{UID: "web", PodInfo: info}, PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi))},
+		claimed(web, "main", 4*claimGi, claims.Ref{UID: "uid-a"}))
+	for _, when := range []string{"while it runs", "while it is restarted"} {
+		if share := l.View().Pods[0].Share(); share != 3*claimGi {
+			t.Errorf("%s: %d bytes", when, share)
+		}
+		l.Step(now, EndContainer{ID: "web-main"})
 	}
 }

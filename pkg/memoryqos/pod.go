@@ -84,12 +84,12 @@ func (p Pod) most() uint64 {
 	return math.MaxUint64
 }
 
-// Requested is the pod's own request, or else its containers' together, in bytes and without overhead.
+// Requested is the pod's own request, or else its containers' and its claims' together, in bytes and without overhead.
 func (p Pod) Requested() uint64 {
 	if p.PodRequest != nil {
 		return *p.PodRequest
 	}
-	return sum(p.Containers, func(c PodContainer) uint64 { return c.Request })
+	return add(p.Claimed, sum(p.Containers, func(c PodContainer) uint64 { return c.Request - min(c.Request, c.Mapped) }))
 }
 
 // sum is the peak of an amount over a pod's containers.
