@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -178,40 +179,37 @@ func (p *Protector) compareRow(s *pass, r *row, these files, now time.Time) {
 	s.missing = min(s.missing, before+1) // however many files
 }
 
-// catchUp takes all values of protection into a pass that are desired and not written yet, and reads what has become unknown: the order of
-// writes between a parent and its children holds only where one pass has them all.
+// catchUp takes into a pass what is desired, not written yet and known to differ: the order of writes between a parent and its children holds only
+// where one pass has them all. It reads nothing but the few cgroups above the pods, because others wait for the pass.
 func (p *Protector) catchUp(s *pass) {
 	has := map[*file]bool{}
 	for _, c := range s.changes {
 		has[c.file()] = true
 	}
-	for again := true; again; again = !s.onlyHigh && len(p.unwritten) > 0 {
-		if !s.onlyHigh {
-			p.addUnwritten(s, has)
-		}
-		for i := range s.changes {
-			c := &s.changes[i]
-			s.add(c.part, p.readAgain(c))
+	for len(p.unwritten) > 0 { // there may be more after a read
+		rows := slices.Collect(maps.Keys(p.unwritten))
+		clear(p.unwritten)
+		for _, r := range rows {
+			for _, part := range r.parts {
+				p.addProtection(s, part, has)
+			}
 		}
 	}
 }
 
-func (p *Protector) addUnwritten(s *pass, has map[*file]bool) {
-	const protection = files(1<<high - 1)
-	later := &pass{scope: applying, rows: slices.Collect(maps.Keys(p.unwritten))}
-	clear(p.unwritten)
-	for _, r := range later.rows {
-		if r.any(later.wants) {
-			p.compareRow(later, r, protection, p.now())
+func (p *Protector) addProtection(s *pass, part *part, has map[*file]bool) {
+	for i := range part.files[:high] {
+		c := change{part: part, index: i}
+		if has[c.file()] {
+			continue
+		}
+		if part.abovePods() {
+			s.add(part, p.readAgain(&c))
+		}
+		if c.due() {
+			s.changes, has[c.file()] = append(s.changes, c), true
 		}
 	}
-	for _, c := range later.changes {
-		if f := c.file(); !has[f] {
-			s.changes, has[f] = append(s.changes, c), true
-		}
-	}
-	s.ancestorErrs, s.containerErrs = append(s.ancestorErrs, later.ancestorErrs...), append(s.containerErrs, later.containerErrs...)
-	s.missing += later.missing
 }
 
 // wants reports whether the pass compares a file.
@@ -296,15 +294,20 @@ func (s *pass) add(part *part, err error) {
 	}
 }
 
+// mostWaits bounds how often a pass waits for the journal's file: others may note something during each wait.
+const mostWaits = 3
+
 // writeAll makes the fast writes once the journal's file has them, and returns the slow ones. A journal that cannot be written stops nothing.
 func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
-	for {
+	for waited := 1; ; waited++ {
 		slow, waits := p.writeFast(ctx, s)
 		if !waits {
 			return slow
 		}
 		_ = p.journal.Wait(context.WithoutCancel(ctx)) // which is soon, also if the caller has gone
-		s.stored = s.noted
+		if s.stored = s.noted; waited == mostWaits {
+			s.stored = math.MaxUint64
+		}
 	}
 }
 
@@ -407,7 +410,13 @@ func (p *Protector) write(c *change, limit time.Duration) bool {
 func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.catchUp(s)
+	for i := range s.changes {
+		c := &s.changes[i]
+		s.add(c.part, p.readAgain(c))
+	}
+	if !s.onlyHigh {
+		p.catchUp(s)
+	}
 	slices.SortFunc(s.changes, order)
 	raises := true
 	for i := range s.changes {
@@ -420,7 +429,7 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	}
 	s.noted = p.notes
 	// A raise of memory.high waits for no disk where the container has had a value of ours, which the journal knows.
-	if p.journal != nil && s.stored != s.noted && !raises { // another pass may have noted what this one writes
+	if p.journal != nil && s.stored < s.noted && !raises { // another pass may have noted what this one writes
 		for _, c := range s.changes { // another pass may write before
 			if c.index < high && p.rows[c.cgroup] == c.row {
 				p.unwritten[c.row] = true
@@ -462,7 +471,7 @@ func (p *Protector) recordWrite(c change, value uint64, err error) error {
 		}
 		return nil
 	}
-	if c.newInJournal && c.level != cgroup.LevelContainer { // a container's entry may be there because its runtime writes the file
+	if c.newInJournal && !c.file().owned && c.level != cgroup.LevelContainer { // a container's entry may be there because its runtime writes the file
 		p.journal.forget(c.cgroup, c.knob(), false)
 	}
 	switch {
