@@ -150,6 +150,7 @@ type heldClaim struct {
 	gone    bool     // the API server has it no more
 
 	prepared time.Time
+	released bool // the driver has released it, whether or not the kubelet has its answer
 }
 
 func (h heldClaim) bits() (bits int) {

@@ -194,6 +194,10 @@ func (p *pod) unprepare() {
 				if err == nil && response.GetClaims()[h.uid].GetError() != "" {
 					err = errors.New(response.Claims[h.uid].Error)
 				}
+				if err == nil {
+					h.released = true
+					p.locked(func() { p.claims[h.Name] = h })
+				}
 				if err == nil && p.draws.IntN(8) == 0 {
 					err = errors.New("the answer was lost")
 				}

@@ -13,6 +13,7 @@ const (
 
 const (
 	soon     = 700 * time.Millisecond  // with a source of requests that does not answer
+	rereads  = 500 * time.Millisecond  // with a claim that is in use by another pod, which is read again
 	stored   = 1500 * time.Millisecond // beside a disk that hangs: half of the runtime's time, and half a second for the journal
 	knownBad = 11 * time.Second        // after the first that waited for a file, a disk that hangs is waited for no more
 	awaited  = 2                       // the files that an answer waits for: the state file, and the journal
@@ -25,6 +26,9 @@ func (n *simulation) answered(event api.Event, subject string, began time.Time) 
 		return
 	}
 	took, bound := now.Sub(began), soon
+	if n.scenario.hasClaims() {
+		bound += rereads
+	}
 	switch hangs := n.trouble.calm(besideDisk, now).After(began); {
 	case !hangs:
 		n.waited = nil

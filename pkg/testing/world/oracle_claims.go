@@ -32,7 +32,7 @@ func (n *simulation) preparedClaims() (all []heldClaim) {
 	for _, p := range n.kubelet.Pods() {
 		for _, h := range p.Claims {
 			again := slices.ContainsFunc(all, func(other heldClaim) bool { return other.uid == h.uid })
-			if len(h.devices) > 0 && (!h.gone || len(p.Containers) > 0) && !again {
+			if len(h.devices) > 0 && !h.released && (!h.gone || len(p.Containers) > 0) && !again {
 				all = append(all, h)
 			}
 		}
