@@ -46,8 +46,8 @@ var promises = map[Promise]bound{
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
 	freed:     {5 * time.Second, together(kernelSlow, disk, silence, checked)},
 
-	// What others have overwritten is repaired as it becomes known.
-	covered: {0, together(away, kernelSlow, unconfirmed, map[string]time.Duration{Overwritten: 2 * time.Second})},
+	// What others have overwritten is repaired as it becomes known. A pass reads no pods of others, which have had no values before a new configuration.
+	covered: {0, together(away, kernelSlow, unconfirmed, map[string]time.Duration{Overwritten: 2 * time.Second, NewConfig: time.Second, RolledBack: time.Second})},
 
 	onDisk:       {0, together(away, disk)},
 	beforeAnswer: {0, together(away, disk, map[string]time.Duration{OCIFails: 0})},
