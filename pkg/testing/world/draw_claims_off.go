@@ -20,7 +20,7 @@ func (d drawer) claimsOff(s *Scenario) {
 	next := max(d.between(2*time.Minute, d.length/2), min(time.Duration(last.At)+time.Second, d.length*2/3))
 	first := d.oneIn(2)
 	s.Faults = slices.DeleteFunc(s.Faults, func(f Fault) bool {
-		ends := f.Kind == NewConfig || first && (f.Kind == DaemonKilled || f.Kind == DaemonEnds) // which would be the restart, and too early
+		ends := f.Kind == NewConfig || first && (f.Kind == DaemonKilled || f.Kind == DaemonEnds || f.Kind == DaemonReplaced) // which would be the restart, and too early
 		return ends && time.Duration(f.At) > next
 	})
 	then := func(kind, config string, most time.Duration) {
