@@ -15,7 +15,7 @@ const fresh Promise = "a daemon that starts now changes nothing"
 
 // picture is what must be the same beside a daemon that starts.
 type picture struct {
-	runs   map[string]bool // containers, with their limits: a resize that was refused may get through meanwhile
+	runs   map[string]bool // whether containers, with their limits, run: a resize that was refused may get through meanwhile
 	values map[string]string
 	state  []byte
 	placed bool // every container that asks for NUMA nodes of its own has them
@@ -35,7 +35,7 @@ func (n *simulation) picture() picture {
 	for _, pod := range n.kubelet.Pods() {
 		note(pod.Cgroup, memory...)
 		for _, c := range pod.Containers {
-			p.runs[c.ID+" "+n.text(c.Cgroup, "memory.max")] = true
+			p.runs[c.ID+" "+n.text(c.Cgroup, "memory.max")] = n.runs(c)
 			p.placed = p.placed && (pod.Class != "Guaranteed" || pod.PodLevel() || !n.settings().places() || n.settings().wish(pod, "numa") == "none" || n.stateFile().Entries[pod.UID][c.Spec.Name] != nil)
 			note(c.Cgroup, "memory.min", "memory.low", "memory.oom.group", "cpuset.mems")
 			if !n.reachedHigh(c) && !pod.isDaemon() { // else the stall guard gives room, and takes it back
