@@ -83,7 +83,6 @@ func Draw(seed uint64, size Size) Scenario {
 	d.grouped(&s)
 	d.overflowed(&s)
 	d.crowded(&s)
-	d.resized(&s)
 	d.claims(&s)
 	d.contested(&s)
 	d.claimsOff(&s)

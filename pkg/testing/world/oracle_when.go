@@ -27,7 +27,9 @@ var (
 	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
 	// The periodic check finds out within 10 s what no event has told of: a pod's end, and a claim that was another's.
 	checked = each(12*time.Second, away)
-	reread  = map[string]time.Duration{APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
+	// A pod that ended without its driver of claims loses its cgroup up to 10 s after that is back, of which only the next check tells.
+	unseen = each(25*time.Second, away)
+	reread = map[string]time.Duration{APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go): before a watch, and
 	// before the list that follows it if what it continues has expired.
 	silence = map[string]time.Duration{PodAPISilent: 0, APIAway: 2 * time.Minute, APIHangs: time.Minute, APIRefuses: 2 * time.Minute, APILags: time.Minute, APIExpires: time.Minute}
@@ -38,13 +40,13 @@ var promises = map[Promise]bound{
 	asAsked:   {time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	protected: {time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	untouched: {time.Second, together(away, kernelSlow, unconfirmed, map[string]time.Duration{DiskHangs: 2 * time.Second})},
-	givenBack: {2 * time.Second, together(away, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
+	givenBack: {2 * time.Second, together(unseen, kernelSlow, silence, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 	allocated: {time.Second, together(away, kernelSlow, disk)},
 	confined:  {time.Second, together(away, kernelSlow, disk)},
 	fits:      {time.Second, together(away, kernelSlow, disk)},
 	released:  {time.Second, together(away, kernelSlow, disk)},
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
-	freed:     {5 * time.Second, together(kernelSlow, disk, silence, checked)},
+	freed:     {5 * time.Second, together(kernelSlow, disk, silence, unseen)},
 
 	// What others have overwritten is repaired as it becomes known. A pass reads no pods of others, which have had no values before a new configuration.
 	covered: {0, together(away, kernelSlow, unconfirmed, map[string]time.Duration{Overwritten: 2 * time.Second, NewConfig: time.Second, RolledBack: time.Second})},
