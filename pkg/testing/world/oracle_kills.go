@@ -75,7 +75,7 @@ func turned(verdicts []verdict) turn {
 	return t
 }
 
-// drivenOut reports whether the file, when it was first written with what was known a second after a kill, or last, had lost that of its time: while
+// drivenOut reports whether the file, when it was first written with what was known a second after a kill, or last, had lost the verdict on it: while
 // the disk hangs, or where many are killed at once, the daemon knows more verdicts than the file takes.
 func (n *simulation) drivenOut(k Kill) bool {
 	for i, t := range n.turns {

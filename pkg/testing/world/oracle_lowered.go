@@ -48,7 +48,7 @@ func (n *simulation) followRaise(s settings, p LivePod, c LiveContainer, high, w
 	if high != r.high || high <= wanted || near(high, wanted) || stalled != r.stalled || now.Sub(r.seen) > 2*time.Second || fixed+room/2+mi > wanted || !s.guards(p) || p.isDaemon() || n.writesItself(p, c.Spec.Name) {
 		r.since = now
 	}
-	unlimited := n.limit(c) == 0 && c.Spec.Limit > 0 // its cgroup was made anew after another writer had changed the limit, which the daemon still knows
+	unlimited := n.limit(c) == 0 && c.Spec.Limit > 0 // the daemon has a limit that another writer set before the cgroup was reset
 	if high > wanted && !near(high, wanted) && !unlimited && s.guards(p) && !p.isDaemon() && !n.writesItself(p, c.Spec.Name) {
 		n.countRaise(high > r.high && r.high > 0 && now.Sub(r.seen) <= 2*time.Second)
 	}

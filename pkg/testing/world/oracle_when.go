@@ -27,7 +27,7 @@ var (
 	unconfirmed = map[string]time.Duration{SystemdHangs: 12 * time.Second, SystemdAway: 12 * time.Second, DaemonReload: 12 * time.Second}
 	// The periodic check finds out within 10 s what no event has told of: a pod's end, and a claim that was another's.
 	checked = each(12*time.Second, away)
-	// A pod that ended without its driver of claims loses its cgroup up to 10 s after that is back, of which only the next check tells.
+	// A pod that ended without its driver of claims loses its cgroup up to 10 s after the driver is back, and the next check finds it gone.
 	unseen = each(25*time.Second, away)
 	reread = map[string]time.Duration{APIAway: 12 * time.Second, APIHangs: 12 * time.Second, APIRefuses: 12 * time.Second, APILags: 12 * time.Second}
 	// After a failure client-go's reflector pauses for up to 30 s, and as long again by chance (tools/cache/reflector.go): before a watch, and

@@ -60,7 +60,7 @@ type simulation struct {
 	trouble          *trouble
 	config           string                // the configuration file's text
 	placed           time.Time             // since when containers that were created were placed with this configuration
-	absences         []span                // but for those of these times
+	absences         []span                // except containers that were created in one of these times
 	said             map[verdict]time.Time // when the file was seen to have it
 	turns            []turn                // of the file, each time that it was written
 	full             time.Time             // when the node had little more to give
