@@ -158,30 +158,29 @@ func (p *Protector) compare(within scope, rows func() []*row) *pass {
 		if !r.any(wants) || r.state == released && r.level == cgroup.LevelContainer && p.ended(r.cgroup) {
 			continue
 		}
-		p.compareRow(s, r, these, now)
-	}
-	return s
-}
-
-func (p *Protector) compareRow(s *pass, r *row, these files, now time.Time) {
-	p.findInner(r)
-	before := s.missing
-	for _, part := range r.parts {
-		added := p.watch(part)
-		for i := range part.files {
-			if these&(1<<i) != 0 && s.wants(&part.files[i]) {
-				p.compareFile(s, change{part: part, index: i}, now)
-			} else if added && part.files[i].compared() {
-				p.delayed[r] |= 1 << i
+		p.findInner(r)
+		before := s.missing
+		for _, part := range r.parts {
+			added := p.watch(part)
+			for i := range part.files {
+				if these&(1<<i) != 0 && s.wants(&part.files[i]) {
+					p.compareFile(s, change{part: part, index: i}, now)
+				} else if added && part.files[i].compared() {
+					p.delayed[r] |= 1 << i
+				}
 			}
 		}
+		s.missing = min(s.missing, before+1) // however many files
 	}
-	s.missing = min(s.missing, before+1) // however many files
+	return s
 }
 
 // catchUp takes into a pass what is desired, not written yet and known to differ: the order of writes between a parent and its children holds only
 // where one pass has them all. It reads nothing but the few cgroups above the pods, because others wait for the pass.
 func (p *Protector) catchUp(s *pass) {
+	if len(p.unwritten) == 0 {
+		return
+	}
 	has := map[*file]bool{}
 	for _, c := range s.changes {
 		has[c.file()] = true
@@ -369,7 +368,7 @@ func (p *Protector) postponeAll(s *pass, err error) {
 	defer p.mu.Unlock()
 	for _, c := range s.changes {
 		if p.rows[c.cgroup] == c.row {
-			p.dirty[c.row], p.unwritten[c.row] = true, true
+			p.toWrite(c.row)
 		}
 		s.add(c.part, err)
 	}

@@ -222,7 +222,7 @@ func (p *Protector) RestoreAll(w Journaled) {
 			}
 		}
 		r.runtimeWrote(false)
-		p.dirty[r], p.unwritten[r] = true, true
+		p.toWrite(r)
 	}
 }
 
@@ -249,7 +249,7 @@ func (p *Protector) setTarget(t cgroup.Target) error {
 		r.state = desired
 	}
 	p.setValues(r, want)
-	p.dirty[r], p.unwritten[r] = true, true
+	p.toWrite(r)
 	if t.ByRuntime {
 		p.awaitRuntime(r)
 		return nil
@@ -272,9 +272,12 @@ func (p *Protector) keepPod(pod string) {
 		p.addRow(pod, cgroup.LevelPod)
 	case r.state == released:
 		r.state = desired
-		p.dirty[r], p.unwritten[r] = true, true
+		p.toWrite(r)
 	}
 }
+
+// toWrite leaves a row to the next Apply, and its protection to the next pass.
+func (p *Protector) toWrite(r *row) { p.dirty[r], p.unwritten[r] = true, true }
 
 // observe records values that were read from a container's files.
 func (p *Protector) observe(r *row, seen cgroup.Seen) {
@@ -302,7 +305,7 @@ func (p *Protector) release(r *row) {
 	r.state = released
 	p.setValues(r, knobValues{})
 	r.runtimeWrote(false)
-	p.dirty[r], p.unwritten[r] = true, true
+	p.toWrite(r)
 }
 
 // RestoreEnded restores the kernel's defaults in cgroups that are in the journal but not in the table: their containers ended while the
