@@ -64,13 +64,13 @@ type Options struct {
 // Reporter writes events about what it finds in the agent. A nil one takes note of nothing.
 type Reporter struct {
 	Options
-	notes    chan func()
-	recorder record.EventRecorder
-	last     ledger.Rejection // the newest one that was reported
-	counted  map[protect.File]uint64
-	above    map[string]bool // containers that may use more than their claims have and were reported, by the runtime's id
-	every    time.Duration
-	retry    time.Duration // pause before an event is tried again
+	notes      chan func()
+	recorder   record.EventRecorder
+	rejections []ledger.Rejection // of the last view
+	counted    map[protect.File]uint64
+	above      map[string]bool // containers that may use more than their claims have and were reported, by the runtime's id
+	every      time.Duration
+	retry      time.Duration // pause before an event is tried again
 }
 
 // New returns a Reporter; nothing is written before Run.
@@ -138,19 +138,18 @@ func (r *Reporter) Run(ctx context.Context) error {
 // look reports what is new.
 func (r *Reporter) look() {
 	view := r.View()
-	news := view.Rejections // newest first
-	if i := slices.IndexFunc(news, r.known); i >= 0 {
-		news = news[:i]
-	}
-	for _, rejection := range slices.Backward(news) {
+	for _, rejection := range slices.Backward(view.Rejections) { // newest first
+		if r.known(rejection) {
+			continue
+		}
 		text := memorymanager.InLine(rejection.Text)
 		if !rejection.Refused {
 			text = "runs without NUMA nodes of its own: " + text
 		}
 		text = fmt.Sprintf("container %s: %s", rejection.Container, text) // describe does not show whose container an event is
 		r.write(podReference(rejection.Namespace, rejection.Pod, rejection.UID, rejection.Container), rejection.Reason, text)
-		r.last = rejection
 	}
+	r.rejections = view.Rejections
 	r.lookAtClaims(view)
 	counts := r.Overwritten()
 	for _, file := range slices.SortedFunc(maps.Keys(counts), func(a, b protect.File) int {
@@ -179,9 +178,10 @@ func (r *Reporter) lookAtClaims(view *ledger.View) {
 	r.above = above
 }
 
-// known reports whether a rejection is the last one that was reported, or an older one: the last one goes with its pod.
+// known reports whether a rejection was in the last view, or before: a resize that is tried again comes back once others have pushed it out.
 func (r *Reporter) known(rejection ledger.Rejection) bool {
-	return r.last.Same(rejection) || rejection.At.Before(r.last.At)
+	older := func(other ledger.Rejection) bool { return rejection.At.Before(other.At) }
+	return slices.ContainsFunc(r.rejections, rejection.Same) || rejection.Count > 1 && slices.ContainsFunc(r.rejections, older)
 }
 
 // owner is the pod of a cgroup, or the node for the parents of the pods.

@@ -309,3 +309,26 @@ func TestEventsOfALimitAboveAClaim(t *testing.T) {
 	n.change(claiming("c2", 0))
 	s.eventually(t, above, unlimited)
 }
+
+// A refused resize that is tried again comes back to the front of the list with its old time, once others have pushed it out. What was refused since is news.
+func TestAResizeThatComesBackHidesNoNews(t *testing.T) {
+	s, n := newServer(t), busyNode()
+	start(t, s, n)
+	old := rejection("resized", true)
+	old.At = time.Now().Add(-time.Hour)
+	const first = "Pod shop/resized uid-resized spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
+	const news = "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
+	const last = "Pod shop/last uid-last spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{old} })
+	s.eventually(t, first)
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{rejection("large", true)} })
+	s.eventually(t, first, news)
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{old, rejection("last", true)} })
+	deadline := time.Now().Add(2 * time.Second)
+	for !s.written()[last] {
+		if time.Now().After(deadline) {
+			t.Fatalf("no event of what was refused last: %v", s.written())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -44,7 +44,8 @@ func (l *Ledger) reject(c *container, why cause, refused bool) *Rejection {
 	return &rejection
 }
 
-// storeRejection puts a rejection first, or replaces it if it is already stored.
+// storeRejection puts a rejection first, or replaces it if it is already stored. Too many cost the namespace with the most its oldest: a tenant
+// takes none of the others out of the view.
 func (l *Ledger) storeRejection(rejection Rejection) {
 	rejections := slices.Clone(l.state.Rejections) // views share the old ones
 	if i := slices.IndexFunc(rejections, rejection.Same); i >= 0 {
@@ -52,7 +53,25 @@ func (l *Ledger) storeRejection(rejection Rejection) {
 	} else {
 		rejections = slices.Insert(rejections, 0, rejection)
 	}
-	l.state.Rejections = rejections[:min(len(rejections), RejectionsKept)]
+	if len(rejections) > RejectionsKept {
+		i := oldestOfTheMost(rejections)
+		rejections = slices.Delete(rejections, i, i+1)
+	}
+	l.state.Rejections = rejections
+}
+
+// oldestOfTheMost returns the index of the last rejection in the namespace with the most.
+func oldestOfTheMost(rejections []Rejection) (found int) {
+	number := map[string]int{}
+	for _, r := range rejections {
+		number[r.Namespace]++
+	}
+	for i, r := range rejections {
+		if number[r.Namespace] >= number[rejections[found].Namespace] {
+			found = i
+		}
+	}
+	return found
 }
 
 // rejectResize stores a refused resize. A retry of the same resize updates the rejection and its text.
