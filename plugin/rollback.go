@@ -115,7 +115,9 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		fmt.Fprintf(out, "nothing to restore: %s has no journal of written files\n", o.stateDir)
 		return nil
 	}
+	open := protect.ReadJournal
 	if !dryRun {
+		open = protect.OpenJournal
 		store, err := checkpoint.Open(o.stateDir)
 		if err != nil {
 			return commandline.Failed(err)
@@ -125,7 +127,7 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 			return commandline.Failed(fmt.Errorf("nothing was restored: %w: stop it first", err))
 		}
 	}
-	journal, damage, err := protect.OpenJournal(o.stateDir)
+	journal, damage, err := open(o.stateDir)
 	if err != nil {
 		return commandline.Failed(err)
 	}
@@ -138,17 +140,25 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	if err != nil {
 		err = errors.New("not everything could be restored; what is left stays in the journal")
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), journalTimeout)
-	defer cancel()
-	if e := journal.Close(closing); e != nil && !dryRun {
-		path := filepath.Join(o.stateDir, protect.JournalFile)
-		err = errors.Join(err, fmt.Errorf("the lines above say what was restored, but the journal %s still has all of it: %w", path, e))
+	if !dryRun {
+		err = errors.Join(err, closeJournal(ctx, journal, o.stateDir))
 	}
 	if err != nil {
 		return commandline.Failed(err)
 	}
 	if damage != nil {
 		return commandline.Failed(fmt.Errorf("the journal of written files cannot be read in full, and what is not known of it is not restored: %w", damage))
+	}
+	return nil
+}
+
+// closeJournal writes what was restored to the journal in a folder.
+func closeJournal(ctx context.Context, journal *protect.Journal, dir string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), journalTimeout)
+	defer cancel()
+	if err := journal.Close(ctx); err != nil {
+		path := filepath.Join(dir, protect.JournalFile)
+		return fmt.Errorf("the lines above say what was restored, but the journal %s still has all of it: %w", path, err)
 	}
 	return nil
 }

@@ -229,3 +229,32 @@ func TestARollbackWhoseJournalCannotBeWritten(t *testing.T) {
 		})
 	}
 }
+
+// A dry run reads a journal that it cannot read in full, and leaves it for the rollback, which says so too.
+func TestADryRunLeavesADamagedJournal(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(string) string{
+		"of a newer release": func(text string) string { return strings.Replace(text, `"version":1`, `"version":2`, 1) },
+		"a damaged line":     func(text string) string { return text + "{]\n" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := writtenFiles(t)
+			file := filepath.Join(o.stateDir, protect.JournalFile)
+			text, err := os.ReadFile(file)
+			must(t, err)
+			want := damage(string(text))
+			must(t, os.WriteFile(file, []byte(want), 0o600))
+			var out strings.Builder
+			if err := rollback(t.Context(), o, true, &out); err == nil {
+				t.Error("the dry run does not report the damage")
+			}
+			if got, err := os.ReadFile(file); err != nil || string(got) != want {
+				t.Errorf("--dry-run has changed the journal (%v):\n%s", err, got)
+			}
+			if err := rollback(t.Context(), o, false, &out); err == nil {
+				t.Errorf("the rollback does not report the damage:\n%s", out.String())
+			}
+		})
+	}
+}

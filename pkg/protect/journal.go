@@ -92,6 +92,19 @@ func OpenJournal(dir string) (j *Journal, damage, err error) {
 	return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
 }
 
+// ReadJournal reads the journal in folder dir for a dry run, and leaves the file as it is. damage is as for OpenJournal; nothing is to be noted.
+func ReadJournal(dir string) (j *Journal, damage, err error) {
+	j = &Journal{path: filepath.Join(dir, JournalFile)}
+	data, err := durable.ReadFile(j.path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
+	}
+	if j.cgroups, err = decodeJournal(data); err != nil {
+		damage = &durable.DamagedError{Path: j.path, Err: err}
+	}
+	return j, damage, nil
+}
+
 // Note adds a knob and reports whether it is new. Call it, and then Wait, before the knob is written; the cgroup need not exist yet.
 // Entry.Restore counts only for a new knob: later the file holds a value of this plugin.
 func (j *Journal) Note(e Entry) bool {
