@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -525,5 +527,31 @@ func BenchmarkSnapshot(b *testing.B) {
 		state, err := json.Marshal(d.Snapshot())
 		must(b, err)
 		b.ReportMetric(float64(len(state)), "bytes")
+	}
+}
+
+// A disk without room for a segment's state, which is tried again each minute, does not fill up with the beginnings of segments.
+func TestBeginningsThatDoNotFitAreRemoved(t *testing.T) {
+	var before unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &before))
+	const size = 64 << 10
+	d := &driver{TB: t, dir: t.TempDir(), now: time.Now()}
+	d.Ledger = newLedger(t, d.now, "")
+	w := writer{Recorder: newRecorder(Options{Dir: d.dir, Size: size, Version: "test"})}
+	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1024, Max: before.Max}))
+	for minute := range 120 { // two hours
+		w.begin(start{at: d.now.Add(time.Duration(minute) * time.Minute), state: d.Snapshot(), first: 1})
+	}
+	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &before))
+	total, files := int64(0), 0
+	entries, err := os.ReadDir(d.dir)
+	must(t, err)
+	for _, entry := range entries {
+		info, err := entry.Info()
+		must(t, err)
+		total, files = total+info.Size(), files+1
+	}
+	if total > size || files > segments {
+		t.Errorf("%d files have %d bytes, want at most %d with %d", files, total, segments, size)
 	}
 }

@@ -63,7 +63,7 @@ func begin(dir, version string, s start) (*segment, error) {
 	}
 	g := &segment{file: file, anchor: s.at}
 	if err := g.put(header{Recording: format, Version: version, At: g.moment(s.at), First: s.first, State: state}); err != nil {
-		return nil, errors.Join(err, g.close())
+		return nil, errors.Join(err, g.close(), os.Remove(name)) // else each try would leave one on a full disk
 	}
 	g.begins = g.size()
 	return g, nil
