@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"sync"
@@ -67,7 +68,7 @@ func (f Freed) Text() string {
 
 // Report is the current state.
 type Report struct {
-	// Unknown says why the kubelet's memory.available is not known; absent if it is.
+	// Unknown says why nothing is reclaimed: the kubelet's memory.available is not known, or the kernel has no memory.reclaim; else absent.
 	Unknown string `json:"unknown,omitempty"`
 	// Signal is nearest to its threshold, and Below is the available memory below which page cache is reclaimed; absent before the first check.
 	*Signal
@@ -88,6 +89,7 @@ type Reclaimer struct {
 	Options
 	containers map[string]*watched // with reclaimed page cache, or resting, by ID
 	swap       atomic.Bool         // the node has some
+	unable     time.Time           // until then it has no memory.reclaim
 	resting    allowance
 
 	mu     sync.Mutex
@@ -157,6 +159,10 @@ func (r *Reclaimer) look(ctx context.Context) time.Duration {
 	if !view.Config.Config.ReclaimBeforeEviction {
 		return longest
 	}
+	if time.Now().Before(r.unable) {
+		r.publish(Report{Unknown: unable})
+		return longest
+	}
 	signal, err := r.nearest(view)
 	if err != nil {
 		if r.report.Unknown == "" {
@@ -177,6 +183,12 @@ func (r *Reclaimer) look(ctx context.Context) time.Duration {
 	return signal.next()
 }
 
+const (
+	// unable is why nothing is reclaimed on an old kernel, and unableFor how long no container is tried after one had no such file.
+	unable    = "this kernel has no memory.reclaim, which Linux has from 5.19 on"
+	unableFor = 10 * time.Minute
+)
+
 func (r *Reclaimer) publish(report Report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,7 +202,7 @@ func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, 
 	for _, class := range classes {
 		candidates := r.candidates(view, class, signal.evicts())
 		for c := most(candidates); c != nil; c = most(candidates) {
-			if missing == 0 || ctx.Err() != nil || time.Now().After(end) {
+			if missing == 0 || time.Now().Before(r.unable) || ctx.Err() != nil || time.Now().After(end) {
 				return
 			}
 			now := r.View().Config.Config // a reload or a rollback may have come meanwhile
@@ -262,12 +274,20 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64, 
 			return 0, false
 		}
 	}
-	if !r.call(c.watched, asked) {
+	returned, failed := r.call(c.watched, asked)
+	if !returned {
 		c.brake.rest(time.Now(), true)
 		return 0, false
 	}
 	after, err := r.usage(c.Cgroup)
 	if err != nil { // it has ended
+		return 0, false
+	}
+	if errors.Is(failed, fs.ErrNotExist) {
+		if r.unable.IsZero() {
+			r.Log.Warn("no page cache is reclaimed: " + unable)
+		}
+		r.unable = time.Now().Add(unableFor)
 		return 0, false
 	}
 	more, worth := r.returned(c.watched, asked, after, signal)
@@ -292,8 +312,8 @@ func (r *Reclaimer) returned(w *watched, asked call, after Usage, signal Signal)
 	return more, w.brake.gave(asked.bytes, taken, more, time.Now())
 }
 
-// call writes memory.reclaim and reports whether the write returned in time. The container is busy until it has returned.
-func (r *Reclaimer) call(w *watched, asked call) bool {
+// call writes memory.reclaim, and reports whether the write returned in time and its error. The container is busy until it has returned.
+func (r *Reclaimer) call(w *watched, asked call) (returned bool, err error) {
 	r.mu.Lock()
 	free := r.calls < mostCalls
 	if free {
@@ -302,26 +322,27 @@ func (r *Reclaimer) call(w *watched, asked call) bool {
 	}
 	r.mu.Unlock()
 	if !free {
-		return false
+		return false, nil
 	}
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	cgroup := w.Cgroup
 	go func() {
-		defer close(done)
-		if err := r.Tree.ReclaimCache(cgroup, asked.bytes); errors.Is(err, unix.EINVAL) && !r.swap.Load() {
-			_ = r.Tree.Reclaim(cgroup, asked.bytes)
+		err := r.Tree.ReclaimCache(cgroup, asked.bytes)
+		if errors.Is(err, unix.EINVAL) && !r.swap.Load() {
+			err = r.Tree.Reclaim(cgroup, asked.bytes)
 		}
+		defer func() { done <- err }()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		w.busy = false
 		r.calls--
 	}()
 	select {
-	case <-done:
-		return true
+	case err := <-done:
+		return true, err
 	case <-time.After(callLimit):
 		w.late = &asked
-		return false
+		return false, nil
 	}
 }
 

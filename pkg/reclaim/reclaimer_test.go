@@ -242,7 +242,7 @@ func TestAHotSetIsAskedBeforeItsPodIsEvicted(t *testing.T) {
 // TestACallThatGivesNothing is not repeated at once, whatever the reason.
 func TestACallThatGivesNothing(t *testing.T) {
 	for name, answer := range map[string]func() error{
-		"EAGAIN": func() error { return unix.EAGAIN }, "no such file": func() error { return unix.ENOENT }, "done": func() error { return nil },
+		"EAGAIN": func() error { return unix.EAGAIN }, "EIO": func() error { return unix.EIO }, "done": func() error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -487,6 +487,22 @@ func TestWhatIsNotKnownIsSaidOnce(t *testing.T) {
 		want := "open " + n.folder + "/meminfo: no such file or directory"
 		if got := r.Report().Unknown; got != want || len(hook.AllEntries()) != 1 {
 			t.Errorf("unknown: %q, want %q; said %d times", got, want, len(hook.AllEntries()))
+		}
+	})
+}
+
+func TestAKernelWithoutMemoryReclaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := bestEffort("a", 3000)
+		a.answer = func() error { return unix.ENOENT }
+		n := &node{threshold: 1000, config: enabled(), containers: []*container{a}}
+		n.run(t, 25*time.Minute)
+		const want = "this kernel has no memory.reclaim, which Linux has from 5.19 on"
+		if diff := cmp.Diff([]string{"no page cache is reclaimed: " + want}, n.logged()); diff != "" {
+			t.Error(diff)
+		}
+		if got := n.reclaimer.Report().Unknown; got != want || len(n.asked) != 3 || len(n.freed) > 0 {
+			t.Errorf("unknown: %q; asked %d times, want each 10 minutes; reported %v", got, len(n.asked), n.freed)
 		}
 	})
 }

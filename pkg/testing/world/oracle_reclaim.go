@@ -21,6 +21,9 @@ const muchCache = 64 * mi
 func (n *simulation) makersFirst() {
 	const span, every = time.Minute, 5 * time.Second // every is how often this is called
 	now := time.Now()
+	if !n.kernel.atLeast(5, 19) { // without memory.reclaim
+		return
+	}
 	if n.trouble.calm(makersFirst, now).After(now) {
 		n.caches, n.enough = nil, now
 		return
