@@ -13,13 +13,14 @@ const initsReused Promise = "what an init container had is its pod's until all c
 // heldByInits is what the state file has of a pod once its last init container is created.
 type heldByInits struct {
 	bytes  uint64
-	placed time.Time // simulation.allPlaced then: later faults may take an allocation
+	placed time.Time       // simulation.allPlaced then: later faults may take an allocation
+	others map[string]bool // that were created since, perhaps by an OCI runtime that failed
 }
 
 // initCreated notes what a pod has with its init containers.
 func (n *simulation) initCreated(pod *api.PodSandbox, c *api.Container) {
 	if p, kind, first := n.firstCreated(pod, c); first && kind == memoryqos.Init {
-		n.inits[p.UID] = heldByInits{n.stateFile().ofPod(p.UID), n.allPlaced()}
+		n.inits[p.UID] = heldByInits{n.stateFile().ofPod(p.UID), n.allPlaced(), map[string]bool{}}
 	}
 }
 
@@ -28,7 +29,11 @@ func (n *simulation) initCreated(pod *api.PodSandbox, c *api.Container) {
 func (n *simulation) takesOver(pod *api.PodSandbox, c *api.Container) {
 	p, kind, first := n.firstCreated(pod, c)
 	had, known := n.inits[pod.Uid]
-	if !first || kind == memoryqos.Init || !known || !had.placed.Equal(n.allPlaced()) {
+	if again := had.others[c.Name]; !known || again {
+		return
+	}
+	had.others[c.Name] = true
+	if !first || kind == memoryqos.Init || !had.placed.Equal(n.allPlaced()) {
 		return
 	}
 	if has := n.stateFile().ofPod(p.UID); has < had.bytes {
