@@ -52,7 +52,7 @@ func (l lister) List(context.Context, *podresources.ListPodResourcesRequest) (*p
 
 // Get returns one pod; NotFound where the agent does not know it.
 func (l lister) Get(_ context.Context, request *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
-	for _, pod := range slices.Backward(l.view().Pods) { // a name is its newest pod's: one that was deleted by force may still run
+	for _, pod := range l.view().Pods {
 		if pod.Namespace == request.GetPodNamespace() && pod.Name == request.GetPodName() {
 			return &podresources.GetPodResourcesResponse{PodResources: resourcesOf(pod)}, nil
 		}

@@ -137,19 +137,3 @@ func TestAllocatableIsPerNodeAndType(t *testing.T) {
  {"memory_type": "hugepages-1Gi", "size": "1073741824", "topology": {"nodes": [{"ID": "3"}]}},
  {"memory_type": "memory", "size": "34359738368", "topology": {"nodes": [{"ID": "3"}]}}]}`, &podresources.AllocatableResourcesResponse{})
 }
-
-// A pod that was deleted by force runs on beside the one that took its name: the name is the new one's, as in the kubelet.
-func TestGetOfANameThatTwoPodsHave(t *testing.T) {
-	pod := func(uid string, node int) *ledger.PodView {
-		return &ledger.PodView{Namespace: "default", Name: "db-0", UID: uid, Containers: []ledger.ContainerView{{
-			Name: "main", Blocks: []memorymanager.Block{{Nodes: nodeset.Of(node), Type: "memory", Size: 1 << 30}}}}}
-	}
-	l := lister{view: func() *ledger.View { return &ledger.View{Pods: []*ledger.PodView{pod("old", 0), pod("new", 1)}} }}
-	got, err := l.Get(t.Context(), &podresources.GetPodResourcesRequest{PodNamespace: "default", PodName: "db-0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if node := got.PodResources.Containers[0].Memory[0].Topology.Nodes[0].ID; node != 1 {
-		t.Errorf("memory is on node %d, want the new pod's, 1", node)
-	}
-}
