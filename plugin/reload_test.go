@@ -2,8 +2,12 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -96,4 +100,41 @@ func TestAReloadWarnsOfKeysThatNeedARestart(t *testing.T) {
 	plugin := h.start()
 	h.write("config.yaml", testConfig+"events: true\n")
 	said(plugin, `level=warning msg="these keys are taken at the start of the plugin only: what it was started with stays in force" keys=events`)
+}
+
+// When the export is turned off, by its key or by profile Observe, no scheduler goes on with what the node had free then.
+func TestTheExportThatIsTurnedOffLeavesNoObject(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]string{"by its key": testConfig, "by profile Observe": testConfig + "nodeResourceTopology: true\nprofile: Observe\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			object := ""
+			there := func() bool { mu.Lock(); defer mu.Unlock(); return object != "" }
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				body, _ := io.ReadAll(r.Body)
+				switch {
+				case !strings.Contains(r.URL.Path, "noderesourcetopologies"), r.Method == "GET" && object == "":
+					http.NotFound(w, r)
+					return
+				case r.Method == "DELETE":
+					object = ""
+				case r.Method != "GET":
+					object = string(body)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, object)
+			}))
+			defer server.Close()
+			h := newHost(t, cri.Options{}, testConfig+"nodeResourceTopology: true\n")
+			h.write("kubeconfig", strings.Replace(kubeconfig(server.URL), "server:", "insecure-skip-tls-verify: true, server:", 1))
+			h.ofNode("worker")
+			h.start()
+			eventually(t, "the object", there)
+			h.write("config.yaml", off)
+			eventually(t, "the object is gone", func() bool { return !there() })
+		})
+	}
 }

@@ -71,10 +71,16 @@ func (e *Exporter) Delete() error {
 	return nil
 }
 
+// off reports whether the object is to be gone: a scheduler would heed what nothing updates, or holds.
+func off(view *ledger.View) bool {
+	c := view.Config.Config
+	return c.RolledBack || !c.NodeResourceTopology
+}
+
 // due reports whether there is something to send or to read. A node without a map has no zones to export.
 func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 	switch {
-	case view.Config.Config.RolledBack:
+	case off(view):
 		return !e.gone
 	case len(view.Nodes) == 0:
 		return false
@@ -96,7 +102,7 @@ func (e *Exporter) stale(now time.Time) bool {
 func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if view.Config.Config.RolledBack {
+	if off(view) {
 		err := e.Delete()
 		e.known, e.gone = nil, err == nil
 		return err

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -220,6 +221,7 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 
 func newExporter(t *testing.T, view *ledger.View) (*Exporter, *apiServer) {
 	t.Helper()
+	view.Config.Config.NodeResourceTopology = true
 	api := &apiServer{t: t, requests: map[string]int{}}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
@@ -260,19 +262,24 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	}
 }
 
-// While the node is rolled back there is no object, which no scheduler must trust.
-func TestARollbackDeletesTheObject(t *testing.T) {
-	view := &ledger.View{Nodes: nodes(63 << 30)}
-	e, api := newExporter(t, view)
-	exports(t, e)
-	for _, rolledBack := range []bool{true, false} {
-		view.Config.Config.RolledBack = rolledBack
-		if !e.due(view, time.Now()) {
-			t.Fatalf("rolled back %t: nothing is due", rolledBack)
-		}
+// While the node is rolled back, or nothing is to be exported any more, there is no object: no scheduler must trust it.
+func TestAnExportThatEndsDeletesTheObject(t *testing.T) {
+	for name, end := range map[string]func(c *config.Config, ended bool){
+		"rolled back":          func(c *config.Config, ended bool) { c.RolledBack = ended },
+		"nodeResourceTopology": func(c *config.Config, ended bool) { c.NodeResourceTopology = !ended },
+	} {
+		view := &ledger.View{Nodes: nodes(63 << 30)}
+		e, api := newExporter(t, view)
 		exports(t, e)
-		if gone := api.object == nil; gone != rolledBack || e.due(view, time.Now()) {
-			t.Errorf("rolled back %t: the object is gone: %t, more is due: %t", rolledBack, gone, e.due(view, time.Now()))
+		for _, ended := range []bool{true, false} {
+			end(&view.Config.Config, ended)
+			if !e.due(view, time.Now()) {
+				t.Fatalf("%s, ended %t: nothing is due", name, ended)
+			}
+			exports(t, e)
+			if gone := api.object == nil; gone != ended || e.due(view, time.Now()) {
+				t.Errorf("%s, ended %t: the object is gone: %t, more is due: %t", name, ended, gone, e.due(view, time.Now()))
+			}
 		}
 	}
 }
@@ -319,7 +326,8 @@ func TestObjectIsReadNowAndThen(t *testing.T) {
 // A burst of changes is written as it comes, and the rest at the pace of the period.
 func TestWritesAreBounded(t *testing.T) {
 	changes := uint64(0)
-	e, api := newExporter(t, nil)
+	view := &ledger.View{}
+	e, api := newExporter(t, view)
 	e.Period, e.look = time.Hour, time.Microsecond
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -327,7 +335,7 @@ func TestWritesAreBounded(t *testing.T) {
 		if changes++; changes == 100 {
 			cancel()
 		}
-		return &ledger.View{Generation: changes, Nodes: nodes(changes)}
+		return &ledger.View{Generation: changes, Nodes: nodes(changes), Config: view.Config}
 	}
 	e.Run(ctx)
 	if difference := cmp.Diff(map[string]int{"GET": 1, "POST": 1, "PUT": 4}, api.requests); difference != "" {
