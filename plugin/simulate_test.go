@@ -657,3 +657,20 @@ spec:
 		}
 	}
 }
+
+// Ctrl-C, twice, ends a command that waits for its input.
+func TestACommandThatReadsIsInterrupted(t *testing.T) {
+	t.Parallel()
+	in, keep, err := os.Pipe()
+	must(t, err)
+	defer keep.Close()
+	cmd := exec.Command(binary, "simulate", "--machine", "../testdata/machines/task-page.yaml", "-")
+	cmd.Stdin = in
+	must(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	eventually(t, "its end", func() bool {
+		_ = cmd.Process.Signal(os.Interrupt)
+		return len(ended) > 0
+	})
+}

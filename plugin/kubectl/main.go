@@ -15,6 +15,7 @@ var version = "unknown"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends what waits for its input
 	code := kubectl.Execute(ctx, version, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
