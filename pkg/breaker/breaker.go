@@ -63,6 +63,9 @@ func (b *Breaker) Refused() {
 }
 
 func (b *Breaker) fail(failures int) {
+	if b.now().Before(b.until) { // it was asked before this pause began
+		return
+	}
 	b.failures += failures
 	b.trying = false
 	if b.failures >= b.most {

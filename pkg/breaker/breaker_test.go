@@ -57,3 +57,25 @@ func TestBreaker(t *testing.T) {
 	now = now.Add(first)
 	allowed(true)
 }
+
+// Questions that were under way when it opened, and fail with the one that opened it, are one failure of the server: the first pause follows.
+func TestABurstThatFailsIsOneFailure(t *testing.T) {
+	const failures, first, burst = 3, 5 * time.Second, 12
+	now := time.Unix(0, 0)
+	b := New(failures, first, func() time.Time { return now })
+	for range burst {
+		if !b.Allow() {
+			t.Fatal("not allowed")
+		}
+	}
+	for range burst {
+		b.Ended(errors.New("no answer"))
+	}
+	from := now
+	for !b.Allow() {
+		now = now.Add(time.Second)
+	}
+	if pause := now.Sub(from); pause != first {
+		t.Errorf("the server is not asked for %s, want %s", pause, first)
+	}
+}
