@@ -59,6 +59,7 @@ func (r *ContainerRuntime) accept(conn net.Conn) {
 }
 
 func (p *plugin) start(conn net.Conn) error {
+	defer p.runtime.configuring.hold()()
 	p.mux = multiplex.Multiplex(conn, multiplex.WithBlockedRead())
 	to, err := p.mux.Open(multiplex.PluginServiceConn)
 	if err != nil {

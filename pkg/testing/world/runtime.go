@@ -42,10 +42,12 @@ type ContainerRuntime struct {
 	refused  func(*api.PodSandbox, *api.Container, error) // by a plugin, to be created
 
 	accepting lock // one plugin registers at a time
-	turn      lock // one request at a time, as in both runtimes; guards what follows
-	record    cri.Record
-	pods      []*api.PodSandbox
-	running   map[string]*task // by the container's ID, from its creation to its removal
+	// configuring is held while one does. NRI's stub waits for its configuration with a lock in its hand, and for ever: no daemon ends meanwhile.
+	configuring lock
+	turn        lock // one request at a time, as in both runtimes; guards what follows
+	record      cri.Record
+	pods        []*api.PodSandbox
+	running     map[string]*task // by the container's ID, from its creation to its removal
 
 	mu        sync.Mutex
 	back      chan struct{} // closed when the runtime is there again; nil while it is
@@ -97,7 +99,7 @@ var errAway = errors.New("the container runtime is down")
 func NewRuntime(k processes, r Runtime, systemd bool) *ContainerRuntime {
 	return &ContainerRuntime{
 		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, asked: func(*api.PodSandbox, *api.Container) {}, created: func(*api.PodSandbox, *api.Container) {}, refused: func(*api.PodSandbox, *api.Container, error) {}, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
-		accepting: make(lock, 1), turn: make(lock, 1), running: map[string]*task{},
+		accepting: make(lock, 1), configuring: make(lock, 1), turn: make(lock, 1), running: map[string]*task{},
 		record: cri.Record{CRIO: r.Name == "cri-o", Crun: r.Crun, Cgroups: k},
 		calls:  Calls{Count: map[string]int{}, Worst: map[string]time.Duration{}},
 	}

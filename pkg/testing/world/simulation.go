@@ -431,6 +431,7 @@ func keepTimes(from, to string) {
 // end ends a life: by SIGTERM, or at once.
 func (n *simulation) end(kill bool) {
 	n.judge(n.noteClaimed)
+	configured := n.runtime.configuring.hold()
 	if kill {
 		n.current().killed.Store(true)
 		n.current().port.Kill()
@@ -440,6 +441,7 @@ func (n *simulation) end(kill bool) {
 		}
 	}
 	n.current().cancel()
+	configured()
 	if !kill {
 		began := time.Now()
 		<-n.current().ended
