@@ -181,6 +181,9 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	if c.Resizing || p.Unknown || !n.runs(c) {
 		return want, false
 	}
+	if n.lostLimit(p, c) && n.runtime.record.CRIO && n.hasChange(p, Resize) {
+		return n.values(c.Cgroup), false // a CRI-O that starts again shows the limit from before the resize, and no file another
+	}
 	c, bound := n.limitedFromOutside(p, c)
 	want = s.wanted(p, c.Spec, bound, n.capacity())
 	writes := n.writesItself(p, c.Spec.Name)
