@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -126,16 +127,22 @@ func (w *Watcher) read() {
 		if err != nil {
 			return
 		}
-		w.take(buffer[:n])
+		lost := w.take(buffer[:n])
 		select {
 		case w.wake <- struct{}{}:
 		default:
 		}
+		if lost {
+			time.Sleep(overflowPause)
+		}
 	}
 }
 
-// take collects the changes of a buffer of events (inotify(7): wd, mask, cookie, len, name).
-func (w *Watcher) take(events []byte) {
+// overflowPause is how long nothing is read after events were lost. All cgroups are compared then, which may write, and that makes events again.
+const overflowPause = 300 * time.Millisecond
+
+// take collects the changes of a buffer of events (inotify(7): wd, mask, cookie, len, name), and reports whether others were lost.
+func (w *Watcher) take(events []byte) (lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(events) >= unix.SizeofInotifyEvent {
@@ -147,6 +154,7 @@ func (w *Watcher) take(events []byte) {
 		c, watched := w.watches[wd]
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
+			lost = true
 			for _, c := range w.watches { // any of them may have changed
 				w.pending[c] = true
 			}
@@ -166,6 +174,7 @@ func (w *Watcher) take(events []byte) {
 			}
 		}
 	}
+	return lost
 }
 
 // deliver delivers the changes.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -247,6 +248,42 @@ func TestAnOverflowTellsOfAll(t *testing.T) {
 	}
 	w.mu.Unlock()
 	told(t, w, all...)
+}
+
+// overflowing is an inotify instance whose queue has always overflowed.
+type overflowing struct {
+	Inotify
+	reads  int
+	closed chan struct{}
+}
+
+func (o *overflowing) Read(buffer []byte) (int, error) {
+	select {
+	case <-o.closed:
+		return 0, fs.ErrClosed
+	default:
+	}
+	o.reads++
+	event := make([]byte, unix.SizeofInotifyEvent)
+	binary.NativeEndian.PutUint32(event[4:], unix.IN_Q_OVERFLOW)
+	return copy(buffer, event), nil
+}
+
+func (o *overflowing) Close() error {
+	close(o.closed)
+	return nil
+}
+
+func TestAQueueThatOverflowsAgainIsReadLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := &overflowing{closed: make(chan struct{})}
+		w := &Watcher{inotify: queue, changes: make(chan map[Change]bool), wake: make(chan struct{}, 1), done: make(chan struct{}), pending: map[Change]bool{}}
+		w.running.Go(w.read)
+		time.Sleep(2900 * time.Millisecond)
+		if err := w.Close(); err != nil || queue.reads != 10 {
+			t.Errorf("read %d times in 2.9 seconds (%v), want 10", queue.reads, err)
+		}
+	})
 }
 
 func TestEventsOfNoInterest(t *testing.T) {
