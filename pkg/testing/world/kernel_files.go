@@ -174,7 +174,9 @@ func (k *Kernel) writeMax(g *group, text string, flags int) error {
 		return err
 	}
 	if g.max = v; !k.unblocked(flags) {
+		kills := len(k.kills)
 		k.shrinkTo(g, v, true)
+		k.later(k.kills[kills:])
 	}
 	return nil
 }

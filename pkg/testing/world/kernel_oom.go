@@ -2,6 +2,7 @@ package world
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -190,7 +191,7 @@ func causeOf(h oom.Held) oom.Cause {
 	return cause
 }
 
-// later looks at the cgroups again in which processes were killed in this second.
+// later looks at the cgroups again in which processes were killed in this second, or by one write.
 func (k *Kernel) later(kills []Kill) {
 	for i := range kills {
 		kill := &kills[i]
@@ -199,7 +200,7 @@ func (k *Kernel) later(kills []Kill) {
 			left := held(k.groups[kill.Hit].all)
 			var freed uint64
 			for j, other := range kills {
-				if j != i && other.Hit == kill.Hit {
+				if j != i && (kill.Hit == "" || strings.HasPrefix(other.Cgroup, kill.Hit+"/")) {
 					freed += other.Freed
 				}
 			}

@@ -722,10 +722,12 @@ func TestADaemonsLife(t *testing.T) {
 		put(t, k, a, "memory.low", "0")
 		changes()
 		put(t, k, a, "memory.low", "0")
+		time.Sleep(time.Second) // which the watcher pauses for
 		if got := changes(); len(got) != 3 {
 			t.Errorf("after an overflow: %v, want all", got)
 		}
 		faults.lost.Store(false)
+		time.Sleep(time.Second)
 		put(t, k, "kubepods/burstable/podx", "cgroup.subtree_control", "-memory")
 		if got := changes(); !got[cgroupfs.Change{Cgroup: "kubepods/burstable/podx", File: "cgroup.subtree_control"}] {
 			t.Errorf("after a controller was switched off: %v", got)
