@@ -369,6 +369,17 @@ func TestAPassTakesWhatHasBecomeDesiredMeanwhile(t *testing.T) {
 	}
 }
 
+// A pass that compares a container alone leaves its protection to the one that is about to read its pod's.
+func TestAContainersProtectionWaitsForItsPods(t *testing.T) {
+	n := newNode(t, nil, runcA)
+	targets := containers(t, Container{Values: low(20)}, Container{})
+	if err := n.DesireAll(targets); err != nil {
+		t.Fatal(err)
+	}
+	wantWrites(t, n.do(t, func() error { return n.Check(t.Context(), runcA) }), "kubepods/min=20", "kubepods/low=20")
+	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context()) }), podG+"/low=20", runcA+"/low=20")
+}
+
 // A pass waits for what another one has noted in the journal since: its own note was dropped when the other's first write failed.
 func TestAPassWaitsForWhatOthersHaveNoted(t *testing.T) {
 	n := newNode(t, nil)

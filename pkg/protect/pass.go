@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"math"
+	"path"
 	"slices"
 	"time"
 
@@ -420,7 +421,7 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
-		if !c.due() {
+		if !c.due() || p.leftToPod(s, *c) {
 			continue
 		}
 		c.ready, c.newInJournal = true, p.noteChange(*c) || c.newInJournal
@@ -452,6 +453,23 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 		}
 	}
 	return fast, slow, false
+}
+
+// leftToPod leaves a container's protection to the next Apply if its pod has some that was not read yet: another pass is about to, and writes both in
+// their order.
+func (p *Protector) leftToPod(s *pass, c change) bool {
+	if c.level != cgroup.LevelContainer || c.index >= high || c.lowers() {
+		return false
+	}
+	pod := p.rows[path.Dir(c.cgroup)]
+	if pod == nil || slices.Contains(s.rows, pod) {
+		return false
+	}
+	unread := slices.ContainsFunc(pod.parts[0].files[:high], func(f file) bool { return f.compared() && f.toRead() })
+	if unread {
+		p.toWrite(c.row)
+	}
+	return unread
 }
 
 // recordWrite records the result of a write and queues the value for systemd. It returns nil if the cgroup is gone or only the runtime may
