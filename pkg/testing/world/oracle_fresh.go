@@ -77,6 +77,11 @@ func (n *simulation) startsAgain() {
 	if d.IntN(2) == 0 || len(n.scenario.Pods) == 0 || turned {
 		return
 	}
+	for p, c := range n.containers() {
+		if n.lostResize(p, c) { // the one before may know more
+			return
+		}
+	}
 	for range 5 {
 		var before, after picture
 		n.judge(func() { before = n.picture() })

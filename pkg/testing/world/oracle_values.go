@@ -181,8 +181,8 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	if c.Resizing || p.Unknown || !n.runs(c) {
 		return want, false
 	}
-	if n.lostLimit(p, c) && n.runtime.record.CRIO && n.hasChange(p, Resize) {
-		return n.values(c.Cgroup), false // a CRI-O that starts again shows the limit from before the resize, and no file another
+	if n.lostResize(p, c) {
+		return n.values(c.Cgroup), false
 	}
 	c, bound := n.limitedFromOutside(p, c)
 	want = s.wanted(p, c.Spec, bound, n.capacity())
@@ -240,7 +240,7 @@ func (p LivePod) ownClaimed(c LiveContainer) (bytes uint64) {
 		if others {
 			return 0
 		}
-		bytes += p.Claims[name].Memory
+		bytes += p.Claims[name].Memory * uint64(len(p.Claims[name].nodes))
 	}
 	return bytes
 }
@@ -248,6 +248,12 @@ func (p LivePod) ownClaimed(c LiveContainer) (bytes uint64) {
 // lostLimit reports whether a container has lost its limit with a controller.
 func (n *simulation) lostLimit(p LivePod, c LiveContainer) bool {
 	return n.limit(c) == 0 && p.limitOf(c.Spec) > 0
+}
+
+// lostResize reports whether nothing of the runtime shows a container's limit any more: CRI-O has the one before the resize again once it has started
+// again.
+func (n *simulation) lostResize(p LivePod, c LiveContainer) bool {
+	return n.lostLimit(p, c) && n.runtime.record.CRIO && n.hasChange(p, Resize)
 }
 
 // set are the values without those that the daemon does not set, but leaves as a container itself has written them.
