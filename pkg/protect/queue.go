@@ -156,7 +156,7 @@ func (p *Protector) sendNext(ctx context.Context) bool {
 	if r == nil || ctx.Err() != nil {
 		return false
 	}
-	err := p.call(ctx, r.cgroup, values)
+	err := p.call(ctx, r, values)
 	p.recordCall(ctx, r, values, err)
 	if err == nil {
 		p.compareConfirmed(r)
@@ -180,12 +180,12 @@ func (p *Protector) nextUnit() (next *row, values *unitValues) {
 // call makes one call, unless the cgroup is gone: systemd would load a slice of any name and keep a drop-in for it. If systemd does not know
 // the unit, it cannot overwrite the file, so that is no error. ErrNoSystemd is one: a systemd that re-executes itself writes its old values
 // afterwards.
-func (p *Protector) call(ctx context.Context, dir string, to *unitValues) error {
-	there, err := p.tree.Exists(dir)
+func (p *Protector) call(ctx context.Context, r *row, to *unitValues) error {
+	there, err := p.tree.Exists(r.cgroup)
 	if err != nil || !there {
 		return err
 	}
-	if err = setMemory(ctx, p.systemd.units, p.tree, dir, to.unit, to.values); errors.Is(err, ErrNoUnit) {
+	if err = setMemory(ctx, p.systemd.units, p.tree, r.cgroup, to.unit, to.values, &r.overwritten); errors.Is(err, ErrNoUnit) {
 		return nil
 	}
 	return err

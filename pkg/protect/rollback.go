@@ -142,7 +142,7 @@ func (a *Action) resetUnit(ctx context.Context, t *cgroupfs.Tree, u Units) error
 	if err != nil {
 		return fmt.Errorf("find what to restore: %w", err)
 	}
-	err = setMemory(ctx, u, t, a.Cgroup, a.Unit, map[cgroup.Knob]uint64{a.Knob: value})
+	err = setMemory(ctx, u, t, a.Cgroup, a.Unit, map[cgroup.Knob]uint64{a.Knob: value}, new(bool))
 	if errors.Is(err, ErrNoSystemd) || errors.Is(err, ErrNoUnit) {
 		return nil // nothing can write it again
 	}

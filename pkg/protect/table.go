@@ -28,6 +28,7 @@ type row struct {
 	parts        []*part   // the cgroup, and crun's inner cgroup of a container, which gets the same values
 	innerUnknown bool      // it is unknown whether crun's inner cgroup exists
 	slowSlot     chan bool // full while a slow write is under way
+	overwritten  bool      // see setMemory; sendLoop's
 	migration    Migration // of a container
 }
 

@@ -138,11 +138,12 @@ func handshake(socket net.Conn) (*dbus.Conn, error) {
 }
 
 // setMemory sets the properties of a cgroup's unit. systemd then also writes memory.oom.group, 0 for a container (src/core/cgroup.c,
-// cgroup_context_apply): the kubelet's 1 is written back.
-func setMemory(ctx context.Context, u Units, t *cgroupfs.Tree, dir, unit string, values map[cgroup.Knob]uint64) error {
-	before, err := t.Get(dir, cgroup.MemoryOOMGroup)
-	kept := err == nil && before != cgroup.MemoryOOMGroup.Default()
-	if err := u.SetMemory(ctx, unit, values); err != nil || !kept {
+// cgroup_context_apply): the kubelet's 1 is written back. overwritten is set until that is done, for the next try.
+func setMemory(ctx context.Context, u Units, t *cgroupfs.Tree, dir, unit string, values map[cgroup.Knob]uint64, overwritten *bool) error {
+	const before = 1
+	now, err := t.Get(dir, cgroup.MemoryOOMGroup)
+	*overwritten = *overwritten || err == nil && now == before
+	if err := u.SetMemory(ctx, unit, values); err != nil || !*overwritten {
 		return err
 	}
 	for deadline := time.Now().Add(writesAfter); time.Now().Before(deadline); time.Sleep(writesAfter / 100) {
@@ -150,9 +151,10 @@ func setMemory(ctx context.Context, u Units, t *cgroupfs.Tree, dir, unit string,
 			if err = t.Set(dir, cgroup.MemoryOOMGroup, before); err != nil && !t.Ended(dir) {
 				return err
 			}
-			return nil
+			break
 		}
 	}
+	*overwritten = false
 	return nil
 }
 
