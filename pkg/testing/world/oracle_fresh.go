@@ -116,14 +116,18 @@ func (n *simulation) startsAgain() {
 
 // Write implements Faults: what a life writes is counted until it is a minute old.
 func (w writing) Write(cgroup, file, text string) error {
-	w.simulation.journaled(w.life, cgroup, file, text)
+	journaled := w.simulation.journaled(w.life, cgroup, file, text)
 	if file == "memory.high" && !w.life.killed.Load() {
 		w.simulation.judge(func() { w.simulation.raisedInRoom(cgroup, text) })
 	}
 	if n := w.simulation; time.Since(w.life.since) < time.Minute && file != "memory.reclaim" && n.kubelet.isQuiet() {
 		n.judge(func() { w.life.written[fmt.Sprint(cgroup, "/", file)]++ })
 	}
-	return w.Faults.Write(cgroup, file, text)
+	err := w.Faults.Write(cgroup, file, text)
+	if err == nil && !journaled {
+		w.simulation.broken(beforeWrite, "%s of %s is written, and is not in the journal", file, cgroup)
+	}
+	return err
 }
 
 // writing are faults with a look at what a daemon writes.

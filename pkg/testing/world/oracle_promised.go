@@ -203,13 +203,18 @@ func (n *simulation) whereAllocated(see seer) {
 		if want != 0 && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
 			see(allocated, p.Name+"/"+c.ID, "has cpuset.mems %q and %+v", mems, file.Entries[p.UID][c.Spec.Name])
 		}
-		if want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo {
+		if want == 0 && !p.PodLevel() && confinedTo != 0 && bits(mems) != confinedTo && !n.takenOver(c) {
 			see(confined, p.Name+"/"+c.ID, "has cpuset.mems %q, want the NUMA nodes %b", mems, confinedTo)
 		}
 		if want == 0 && !p.PodLevel() && confinedTo == 0 && mems != "" && n.withMemory()&^bits(mems) != 0 {
 			see(released, p.Name+"/"+c.ID, "has cpuset.mems %q", mems)
 		}
 	}
+}
+
+// takenOver reports whether a container was there before the daemon, which may take what a lost journal does not name for the kubelet's.
+func (n *simulation) takenOver(c LiveContainer) bool {
+	return c.Since.Before(n.current().since) && n.scenario.endsDuring(DiskHangs, DiskFails)
 }
 
 // withMemory are the NUMA nodes that have memory and CPUs: the others are left out.
