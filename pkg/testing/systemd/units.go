@@ -19,6 +19,8 @@ type Units struct {
 	Folder Folder
 	// NoSystemd and NoUnit are the answers of one that is absent, and for a unit that it has not loaded; with nil it takes those, too.
 	NoSystemd, NoUnit error
+	// OOMGroup has it write memory.oom.group 0 to a scope with every property (src/core/cgroup.c, cgroup_context_apply).
+	OOMGroup bool
 
 	mu      sync.Mutex
 	mode    Mode
@@ -124,6 +126,9 @@ func (u *Units) set(dir string, values map[cgroup.Knob]uint64) {
 	}
 	maps.Copy(u.held[dir], values)
 	u.rewrite(dir)
+	if u.OOMGroup && strings.HasSuffix(dir, ".scope") {
+		u.write(dir, cgroup.MemoryOOMGroup, "0")
+	}
 }
 
 func (u *Units) rewrite(dir string) {

@@ -21,8 +21,9 @@ func (d drawer) ending(s *Scenario) {
 	}
 }
 
-// grouped has every third pod of half of the scenarios say what a kill ends.
+// grouped has a kill end whole containers on a third of the nodes, and every third pod of half of the scenarios say what a kill ends.
 func (d drawer) grouped(s *Scenario) {
+	s.GroupKills = draws(s.Seed, "the kubelet's kills").IntN(3) == 0
 	d.Rand = draws(s.Seed, "what a kill ends")
 	if s.hasRules() || d.oneIn(2) {
 		return

@@ -24,7 +24,10 @@ func (n *simulation) rollsBack() {
 	n.trouble.begin(Fault{Kind: RolledBack, Length: Duration(2*takes + time.Minute)})
 	n.order("/rollback", true)
 	time.Sleep(takes)
-	n.judge(n.mayBeEverywhere)
+	n.judge(func() {
+		n.mayBeEverywhere()
+		n.diesAsAsked()
+	})
 	n.order("/resume", false)
 	n.placedLater()
 	time.Sleep(takes)
@@ -55,6 +58,16 @@ func (n *simulation) order(path string, back bool) {
 	}
 	if err != nil || answer.Left {
 		n.broken(rolledBack, "%s: %v, %q, in %s", path, err, answer.Lines, time.Since(began))
+	}
+}
+
+// diesAsAsked looks for containers without the kubelet's memory.oom.group, except those that write their own files.
+func (n *simulation) diesAsAsked() {
+	see := func(_ Promise, what, format string, args ...any) { n.broken(rolledBack, what+" "+format, args...) }
+	for p, c := range n.containers() {
+		if n.runs(c) && !n.writesItself(p, c.Spec.Name) {
+			n.groupAsAsked(see, "", p.Name+"/"+c.Spec.Name, c)
+		}
 	}
 }
 

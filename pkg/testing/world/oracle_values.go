@@ -206,12 +206,20 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	if have.high != want.high && !n.mayBeHigher(s, p, c, have.high, want.high) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, limit)
 	}
-	// The modelled kubelet asks for no memory.oom.group.
-	group, whole := n.text(c.Cgroup, "memory.oom.group"), s.wish(p, "oom-group") == "container"
-	if !writes && (group == "1") != whole {
-		see(asAsked, who, "has memory.oom.group %q, want %t", group, whole)
+	if !writes {
+		n.groupAsAsked(see, s.wish(p, "oom-group"), who, c)
 	}
 	return want, true
+}
+
+// groupAsAsked compares a container's memory.oom.group with what its pod says, else with what the kubelet has asked for. That is lost with
+// a controller, where systemd writes its own and the daemon ends, and to another writer where the kubelet has not said it.
+func (n *simulation) groupAsAsked(see seer, wish, who string, c LiveContainer) {
+	group, whole := n.text(c.Cgroup, "memory.oom.group"), wish == "container" || wish == "" && n.scenario.GroupKills
+	lost := n.trouble.count(Reset, c.Since) > 0 || n.units != nil && n.scenario.endsDuring(SystemdHangs, SystemdAway, FailingWrites, OpensFail) || n.flipped[c.Cgroup] && !n.scenario.GroupKills
+	if (group == "1") != whole && !(lost && wish == "") {
+		see(asAsked, who, "has memory.oom.group %q, want %t", group, whole)
+	}
 }
 
 // limitedFromOutside is a container as its memory.max has it, which holds, too, where another than the kubelet has written it, and that limit in bytes.

@@ -53,8 +53,12 @@ func (p *pod) resources(c *member, spec pods.Container) *api.LinuxResources {
 	if p.spec.Class == string(memoryqos.Guaranteed) && c.spec.CPUs > 0 {
 		cpu.Period, cpu.Quota = api.UInt64(uint64(100_000)), api.Int64(int64(c.spec.CPUs)*100_000)
 	}
-	return &api.LinuxResources{Memory: memoryOf(limit), Cpu: cpu,
+	resources := &api.LinuxResources{Memory: memoryOf(limit), Cpu: cpu,
 		HugepageLimits: []*api.HugepageLimit{{PageSize: "2MB", Limit: c.spec.Hugepages}}}
+	if p.scenario.GroupKills {
+		resources.Unified = map[string]string{"memory.oom.group": "1"}
+	}
+	return resources
 }
 
 // who is whose processes they are, for the kernel.

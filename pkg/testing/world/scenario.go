@@ -16,10 +16,12 @@ type Scenario struct {
 	Machine Machine `json:"machine"`
 	Runtime Runtime `json:"runtime"`
 	// APIServer has the daemon ask the API server for pods in place of the kubelet: one that streams lists, or that lists.
-	APIServer string   `json:"apiServer,omitempty"`
-	Length    Duration `json:"length"` // then nothing more happens, and after a while all must be right
-	Pods      []Pod    `json:"pods"`
-	Faults    []Fault  `json:"faults,omitempty"`
+	APIServer string `json:"apiServer,omitempty"`
+	// GroupKills has the kubelet ask that an OOM kill ends all of a container, which is its default (singleProcessOOMKill: false).
+	GroupKills bool     `json:"groupKills,omitempty"`
+	Length     Duration `json:"length"` // then nothing more happens, and after a while all must be right
+	Pods       []Pod    `json:"pods"`
+	Faults     []Fault  `json:"faults,omitempty"`
 }
 
 // Machine is the hardware and what its kernel is.

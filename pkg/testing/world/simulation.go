@@ -86,8 +86,9 @@ type simulation struct {
 	repairs map[repair]uint64      // of what others have changed
 	raises  map[string]*raise      // by container ID
 	raised  map[*life]*raised
-	back    bool        // the daemon is rolled back
-	waited  []time.Time // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
+	flipped map[string]bool // cgroups whose memory.oom.group another writer has changed
+	back    bool            // the daemon is rolled back
+	waited  []time.Time     // when the events came that were the first to wait for a file of the disk that hangs now, the last one first
 
 	lives  []*life
 	reads  uint64             // of the last life when the oracles looked last
@@ -139,7 +140,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	synctest.Test(t, func(*testing.T) {
 		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
 			inits:   map[string]heldByInits{},
-			repairs: map[repair]uint64{}, raises: map[string]*raise{}, raised: map[*life]*raised{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
+			repairs: map[repair]uint64{}, raises: map[string]*raise{}, raised: map[*life]*raised{}, flipped: map[string]bool{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
 		n.run(&seconds)
 		report = &n.report
 	})
@@ -565,7 +566,7 @@ func (n *simulation) overwrite(cgroup, how string) {
 		}
 	case "":
 		if group := n.text(cgroup, "memory.oom.group"); n.saysWhatDies(cgroup) {
-			to["memory.oom.group"] = map[string]string{"0": "1", "1": "0"}[group]
+			to["memory.oom.group"], n.flipped[cgroup] = map[string]string{"0": "1", "1": "0"}[group], true
 		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(to)) { // in one order, so that a seed is one run

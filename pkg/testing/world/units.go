@@ -29,7 +29,7 @@ type managed struct {
 }
 
 func newManaged(k *Kernel) managed {
-	m := managed{k, &systemd.Units{Folder: k, NoSystemd: protect.ErrNoSystemd, NoUnit: protect.ErrNoUnit}}
+	m := managed{k, &systemd.Units{Folder: k, NoSystemd: protect.ErrNoSystemd, NoUnit: protect.ErrNoUnit, OOMGroup: true}}
 	m.units.Turn(systemd.Answers)
 	return m
 }
