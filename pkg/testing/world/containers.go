@@ -206,6 +206,9 @@ func (r *ContainerRuntime) UpdateContainer(id string, to *api.LinuxResources) er
 		if err != nil {
 			return err
 		}
+		applies := r.applies(p.pod, p.container)
+		time.Sleep(time.Duration(r.kind.Updates))
+		applies()
 		if err := r.fails(OCIFails); err != nil {
 			return err
 		}

@@ -83,6 +83,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.grouped(&s)
 	d.overflowed(&s)
 	d.crowded(&s)
+	d.slowUpdates(&s)
 	d.claims(&s)
 	d.contested(&s)
 	d.claimsOff(&s)

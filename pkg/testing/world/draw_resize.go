@@ -2,7 +2,15 @@ package world
 
 import "time"
 
-// crowded gives a fifth of the scenarios a pod that most of a NUMA node is allocated to, until it ends, and one that is resized to as much before.
+// slowUpdates has the runtime take its time for an update on a quarter of the nodes, in which the daemon may look at the files.
+func (d drawer) slowUpdates(s *Scenario) {
+	d.Rand = draws(s.Seed, "slow updates")
+	if d.oneIn(4) {
+		s.Runtime.Updates = Duration(d.between(50*time.Millisecond, 3*time.Second))
+	}
+}
+
+// crowded gives a fifth of the scenarios a pod that most of a NUMA node is allocated to, until it ends, or to the end, and one that is resized to as much before.
 func (d drawer) crowded(s *Scenario) {
 	d.Rand = draws(s.Seed, "pending resizes")
 	if !d.oneIn(5) {
@@ -17,5 +25,8 @@ func (d drawer) crowded(s *Scenario) {
 	resized := d.between(30*time.Second, d.length/2)
 	grows.Changes = []Change{{At: d.when(resized), Kind: Resize, Container: "app", Limit: 10 * size}}
 	fills.End = d.when(resized + d.between(20*time.Second, d.length/3))
+	if d.oneIn(3) { // it is pending to the end
+		fills.End = 0
+	}
 	s.Pods = append(s.Pods, fills, grows)
 }

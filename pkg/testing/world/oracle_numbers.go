@@ -12,14 +12,15 @@ import (
 
 // countDifferences compares what status and metrics count, once nothing has gone wrong for a while, with the model.
 func (n *simulation) countDifferences(a answers) (wrong []string) {
-	return slices.Concat(n.containerCounts(a), n.sourceDifferences(a), n.configDifferences(a))
+	return slices.Concat(n.containerCounts(a), n.sourceDifferences(a), n.configDifferences(a), n.ancestorDifferences(a))
 }
 
 // containerCounts compares how many containers run and have an allocation, what resizes lack, and what is promised to all pods.
 func (n *simulation) containerCounts(a answers) (wrong []string) {
 	differs := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	s, file := n.settings(), n.stateFile()
-	pinned, all, lacks := map[string]uint64{}, map[string]uint64{}, uint64(0)
+	pinned, all := map[string]uint64{}, map[string]uint64{}
+	var lacks, pending uint64
 	for p, c := range n.containers() {
 		if !n.runs(c) {
 			continue
@@ -28,7 +29,10 @@ func (n *simulation) containerCounts(a answers) (wrong []string) {
 			pinned[string(p.Class)]++
 		}
 		if has := file.memory(p.UID, c.Spec.Name); has > 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init {
-			lacks += less(min(c.Spec.Limit, cmp.Or(n.limit(c), c.Spec.Limit)), has)
+			lack := less(min(c.Spec.Limit, cmp.Or(n.limit(c), c.Spec.Limit)), has)
+			if lacks += lack; lack > page {
+				pending++
+			}
 		}
 	}
 	for _, class := range []string{"Guaranteed", "Burstable", "BestEffort"} {
@@ -41,9 +45,23 @@ func (n *simulation) containerCounts(a answers) (wrong []string) {
 	if shown := a.metrics[`nri_memory_manager_pending_resize_bytes{type="memory"}`]; s.places() && !near(shown, lacks) {
 		differs("metrics have %d bytes that resizes lack, which lack %d", shown, lacks)
 	}
+	if shown := a.metrics["nri_memory_manager_pending_resize_containers"]; s.places() && shown != pending {
+		differs("metrics have %d containers whose resizes lack memory, and %d do", shown, pending)
+	}
 	have := n.values(n.kubelet.Parent("Guaranteed"))
 	if minimum, low := a.metrics["memory_qos_node_memory_min_bytes"], a.metrics["memory_qos_node_memory_low_bytes"]; s.writes() && !(near(minimum, have.min) && near(low, have.low)) {
 		differs("metrics have memory.min %d and memory.low %d of kubepods, which has %d and %d", minimum, low, have.min, have.low)
+	}
+	return wrong
+}
+
+// ancestorDifferences compares what status reads above the pods.
+func (n *simulation) ancestorDifferences(a answers) (wrong []string) {
+	for _, above := range a.status.Ancestors {
+		have := n.values(above.Cgroup)
+		if above.RealMin == nil || above.RealLow == nil || *above.RealMin != have.min || *above.RealLow != have.low {
+			wrong = append(wrong, fmt.Sprintf("status shows %+v, which has memory.min %d and memory.low %d", above, have.min, have.low))
+		}
 	}
 	return wrong
 }

@@ -2,6 +2,7 @@ package world
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -10,6 +11,8 @@ import (
 const (
 	bracketed Promise = "the true request lies between what status shows and that and its error"
 	sayAway   Promise = "a source of requests that is away is shown as away, with the reason"
+	unplugged Promise = "a daemon without a runtime says so"
+	knows     Promise = "what was known of a pod holds while the pod API is silent, also for the next daemon"
 )
 
 // requestsShown looks at the requests that the daemon shows while the pod API is silent, when it has to estimate those of new pods and, where it has
@@ -76,4 +79,44 @@ func (n *simulation) whileAway(kind string, length time.Duration) {
 			}
 		}
 	})
+}
+
+// whileUnplugged asks in the middle of a while in which the runtime has no plugins.
+func (n *simulation) whileUnplugged(length time.Duration) {
+	from, began := n.current(), time.Now()
+	if length < 10*time.Second {
+		return
+	}
+	time.AfterFunc(length/2, func() {
+		a := n.answers()
+		if n.current() == from && a.problem == nil && !n.runtime.Connected() && n.trouble.count(DaemonFrozen, began.Add(-time.Minute)) == 0 && a.metrics[`nri_memory_manager_condition{condition="connected"}`] != 0 {
+			n.judge(func() { n.broken(unplugged, "it is connected, as metrics have it") })
+		}
+	})
+}
+
+// stillKnown compares a container's values while the pod API is silent with what it has said before: when a daemon was there and could keep it.
+func (n *simulation) stillKnown(see seer, who string, p LivePod, c LiveContainer, have, want memoryQoS) {
+	const keeps = 15 * time.Second // until a daemon that starts has asked, and has it on the disk
+	silence := n.trouble.since(PodAPISilent, time.Now())
+	if silence.IsZero() || n.scenario.APIServer != "" || n.hasChange(p, Resize) || n.scenario.endsDuring(DiskHangs, DiskFails) ||
+		silence.Sub(latest(c.Since, n.trouble.calm(connected, silence))) < keeps {
+		return
+	}
+	if have.min != want.min || have.low != want.low {
+		see(knows, who, "has memory.min %d and memory.low %d, want %d and %d", have.min, have.low, want.min, want.low)
+	}
+}
+
+// since is when what goes wrong at a time has begun, without a moment in between in which it did not; zero where nothing of the kind does.
+func (t *trouble) since(kind string, now time.Time) (began time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := now
+	for _, s := range slices.Backward(t.spans) { // in the order in which they began
+		if s.kind == kind && !s.from.After(at) && s.to.After(at) {
+			began, at = s.from, s.from
+		}
+	}
+	return began
 }

@@ -105,6 +105,11 @@ type statusDocument struct {
 			Migration struct{ State string }
 		}
 	} `json:"pods"`
+	Ancestors []struct {
+		Cgroup  string
+		RealMin *uint64 `json:"realMemoryMin"`
+		RealLow *uint64 `json:"realMemoryLow"`
+	} `json:"ancestors"`
 	Claims *struct {
 		Prepared []struct{ UID string }
 	} `json:"claims"`

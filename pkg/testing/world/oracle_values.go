@@ -203,6 +203,7 @@ func (n *simulation) containerAsAsked(see seer, s settings, p LivePod, c LiveCon
 	if have.min != want.min || have.low != want.low {
 		see(asAsked, who, "has memory.min %d and memory.low %d, want %d and %d (its memory.max is %s)", have.min, have.low, want.min, want.low, limit)
 	}
+	n.stillKnown(see, who, p, c, have, want)
 	if have.high != want.high && !n.mayBeHigher(s, p, c, have.high, want.high) {
 		see(asAsked, who, "has memory.high %d, want %d (its memory.max is %s)", have.high, want.high, limit)
 	}

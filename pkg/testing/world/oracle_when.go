@@ -53,6 +53,7 @@ var promises = map[Promise]bound{
 
 	onDisk:       {0, together(away, disk)},
 	beforeAnswer: {0, together(away, disk, map[string]time.Duration{OCIFails: 0})},
+	upToThen:     {0, aMinute(away, kernelSlow, changed, silence, disk)},
 	granted:      {0, aMinute(away, kernelSlow, changed, silence, disk)},
 	beforeWrite:  {0, together(away, disk)},
 	answered:     {0, aMinute(away, kernelSlow)},
@@ -69,6 +70,7 @@ var promises = map[Promise]bound{
 	dated:       {0, map[string]time.Duration{DaemonFrozen: 0, OpensFail: 0, SlowReads: 0, LateAnswers: 0, SlowWrites: 0, HangingWrites: 0, WatchesRefused: 0, QueueOverflow: 0}},
 
 	connected: {0, away},
+	knows:     {time.Second, together(away, kernelSlow, map[string]time.Duration{DiskHangs: 2 * time.Second})},
 
 	lowered:        {0, aMinute(away, kernelSlow, changed, silence, disk, map[string]time.Duration{QueueOverflow: 0, Overwritten: 0, SlowReclaim: 0})},
 	onClaim:        {time.Second, together(kernelSlow, disk, checked, reread)},

@@ -40,6 +40,7 @@ type ContainerRuntime struct {
 	asked    func(*api.PodSandbox, *api.Container)
 	created  func(*api.PodSandbox, *api.Container)
 	refused  func(*api.PodSandbox, *api.Container, error) // by a plugin, to be created
+	applies  func(*api.PodSandbox, *api.Container) func() // is called with the answers to an update, and what it returns before that is applied
 
 	accepting lock // one plugin registers at a time
 	// configuring is held while one does. NRI's stub waits for its configuration with a lock in its hand, and for ever: no daemon ends meanwhile.
@@ -98,7 +99,7 @@ var errAway = errors.New("the container runtime is down")
 // NewRuntime returns a runtime that nothing runs on yet.
 func NewRuntime(k processes, r Runtime, systemd bool) *ContainerRuntime {
 	return &ContainerRuntime{
-		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, asked: func(*api.PodSandbox, *api.Container) {}, created: func(*api.PodSandbox, *api.Container) {}, refused: func(*api.PodSandbox, *api.Container, error) {}, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
+		kernel: k, kind: r, fails: func(string) error { return nil }, answered: func(api.Event, string, time.Time) {}, asked: func(*api.PodSandbox, *api.Container) {}, created: func(*api.PodSandbox, *api.Container) {}, refused: func(*api.PodSandbox, *api.Container, error) {}, applies: func(*api.PodSandbox, *api.Container) func() { return func() {} }, nri: nriplugin.RuntimeNRIVersion(r.NRI, r.Name, r.Version), systemd: systemd,
 		accepting: make(lock, 1), configuring: make(lock, 1), turn: make(lock, 1), running: map[string]*task{},
 		record: cri.Record{CRIO: r.Name == "cri-o", Crun: r.Crun, Cgroups: k},
 		calls:  Calls{Count: map[string]int{}, Worst: map[string]time.Duration{}},

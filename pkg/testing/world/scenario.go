@@ -50,6 +50,8 @@ type Runtime struct {
 	Crun    bool   `json:"crun,omitempty"` // each container has a cgroup in its own
 	// Creates is how long it takes from the plugins' answers until a container has its cgroup.
 	Creates Duration `json:"creates,omitempty"`
+	// Updates is how long it takes from the plugins' answers until a container has what an update asks for.
+	Updates Duration `json:"updates,omitempty"`
 }
 
 // Pod is a pod's life.

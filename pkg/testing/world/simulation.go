@@ -211,6 +211,7 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.runtime.refused = func(pod *api.PodSandbox, c *api.Container, reason error) {
 		n.judge(func() { n.refused(pod, c, reason) })
 	}
+	n.runtime.applies = n.updateAnswered
 	n.runtime.fails, n.runtime.cdi = n.trouble.failing, func() string { return n.current().cdi() }
 	n.kubelet.driver, n.kubelet.answered = func(ctx context.Context) (net.Conn, error) { return n.current().dialDriver(ctx, n.trouble) }, func(began time.Time, claim heldClaim, err error) {
 		n.judge(func() { n.prepareAnswered(began, claim, err) })
@@ -505,6 +506,7 @@ func (n *simulation) fault(f Fault) {
 		n.absent(began, length)
 	case NRIAway:
 		n.runtime.Unplug(length)
+		n.whileUnplugged(length)
 		n.absent(began, length)
 	case NewConfig:
 		n.mu.Lock()
