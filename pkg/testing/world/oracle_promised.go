@@ -186,14 +186,14 @@ func (f stateFile) on(node int) (sum uint64) {
 
 // whereAllocated looks whether containers may use the NUMA nodes of their allocations, and no others. One that is allocated less than its
 // limit may use all: its resize is pending. That does not count where the resize of a pod leaves its allocation as it was, nor for an init
-// container, whose memory those after it take over.
+// container, whose memory those after it take over. Nor is one judged that a slow runtime is about to update.
 func (n *simulation) whereAllocated(see seer) {
 	if !n.settings().places() {
 		return
 	}
 	file, confinedTo := n.stateFile(), n.confinedTo()
 	for p, c := range n.containers() {
-		if n.byClaims(c) || !n.runs(c) || !n.seesPlaced(c.Since) {
+		if n.byClaims(c) || !n.runs(c) || !n.seesPlaced(c.Since) || c.Resizing && n.scenario.Runtime.Updates > 0 {
 			continue
 		}
 		want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")

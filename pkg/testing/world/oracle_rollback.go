@@ -61,11 +61,12 @@ func (n *simulation) order(path string, back bool) {
 	}
 }
 
-// diesAsAsked looks for containers without the kubelet's memory.oom.group, except those that write their own files.
+// diesAsAsked looks for containers without the kubelet's memory.oom.group, except those that write their own files, and those in which another
+// writer has changed it, perhaps before the daemon did.
 func (n *simulation) diesAsAsked() {
 	see := func(_ Promise, what, format string, args ...any) { n.broken(rolledBack, what+" "+format, args...) }
 	for p, c := range n.containers() {
-		if n.runs(c) && !n.writesItself(p, c.Spec.Name) {
+		if n.runs(c) && !n.writesItself(p, c.Spec.Name) && !n.flipped[c.Cgroup] {
 			n.groupAsAsked(see, "", p.Name+"/"+c.Spec.Name, c)
 		}
 	}
