@@ -84,6 +84,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.overflowed(&s)
 	d.crowded(&s)
 	d.slowUpdates(&s)
+	d.resized(&s)
 	d.claims(&s)
 	d.contested(&s)
 	d.claimsOff(&s)

@@ -176,12 +176,19 @@ func (t *trouble) longest() (longest time.Duration) {
 
 // endsDuring reports whether a daemon ends while something does not take what it gives it, or before it has tried again. The next one does not
 // know of it: it takes values of a lost journal for the kubelet's, and those in the files for systemd's.
-func (s Scenario) endsDuring(kinds ...string) bool {
+func (s Scenario) endsDuring(kinds ...string) bool { return s.lastEnd(kinds...) >= 0 }
+
+// lastEnd is when the last such daemon ends; -1 if there is none.
+func (s Scenario) lastEnd(kinds ...string) Duration {
 	const again = 30 * time.Second
-	return slices.ContainsFunc(s.Faults, func(f Fault) bool {
-		return slices.Contains(kinds, f.Kind) && slices.ContainsFunc(s.Faults, func(end Fault) bool {
+	last := Duration(-1)
+	for _, f := range s.Faults {
+		for _, end := range s.Faults {
 			ends := end.Kind == DaemonKilled || end.Kind == DaemonEnds || end.Kind == DaemonReplaced
-			return ends && end.At >= f.At && time.Duration(end.At-f.At) <= time.Duration(f.Length)+again
-		})
-	})
+			if ends && slices.Contains(kinds, f.Kind) && end.At >= f.At && time.Duration(end.At-f.At) <= time.Duration(f.Length)+again {
+				last = max(last, end.At)
+			}
+		}
+	}
+	return last
 }

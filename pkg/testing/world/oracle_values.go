@@ -313,7 +313,7 @@ func (n *simulation) untouched(see seer) {
 			cgroups = append(cgroups, p.Cgroup)
 		}
 		for _, c := range p.Containers {
-			if !n.writesItself(p, c.Spec.Name) && !n.resizedUnseen(p) && n.text(c.Cgroup, "memory.max") != "" {
+			if !n.writesItself(p, c.Spec.Name) && !n.resizedUnseen(p) && !n.unjournaled(c) && n.text(c.Cgroup, "memory.max") != "" {
 				cgroups = append(cgroups, c.Cgroup)
 			}
 		}
@@ -338,6 +338,12 @@ func (n *simulation) resizedUnseen(p LivePod) bool {
 // no container runs, and the pod API may be silent.
 func (n *simulation) forgotten(p LivePod) bool {
 	return n.scenario.endsDuring(DiskHangs, DiskFails) && !slices.ContainsFunc(p.Containers, n.runs)
+}
+
+// unjournaled reports whether a container's first values were written while the journal could not be, and the daemon ended before it could: the
+// next one takes them for the kubelet's.
+func (n *simulation) unjournaled(c LiveContainer) bool {
+	return Duration(c.Since.Sub(n.began)) <= n.scenario.lastEnd(DiskHangs, DiskFails)
 }
 
 // limitOf is a container's limit, which is the pod's where it has none of its own; 0 is none.
