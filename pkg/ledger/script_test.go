@@ -47,7 +47,15 @@ type script struct {
 	infos map[string]*pods.Pod // what a pod API says
 }
 
+// keys are the arguments with values.
+var keys = []string{"annotate", "class", "containers", "memory", "mems", "oomgroup", "score", "to"}
+
 func (s *script) run() string {
+	for _, arg := range s.CmdArgs {
+		if len(arg.Vals) > 0 && !slices.Contains(keys, arg.Key) {
+			s.T.Fatalf("%s: no such argument: %s, want one of %v", s.Pos, arg.Key, keys)
+		}
+	}
 	switch s.Cmd {
 	case "node":
 		return s.node()
@@ -140,7 +148,10 @@ func (s *script) pod(anew bool) Pod {
 	name := s.CmdArgs[0].Key
 	i := slices.IndexFunc(s.pods, func(p Pod) bool { return p.Name == name })
 	if i < 0 {
-		class := map[string]string{"guaranteed": "", "burstable": "burstable/", "besteffort": "besteffort/"}[s.CmdArgs[1].Key]
+		class, ok := map[string]string{"guaranteed": "", "burstable": "burstable/", "besteffort": "besteffort/"}[s.CmdArgs[1].Key]
+		if !ok {
+			s.T.Fatalf("%s: no such class: %s", s.Pos, s.CmdArgs[1].Key)
+		}
 		i, s.pods = len(s.pods), append(s.pods, claimPod(name, class))
 		if s.HasArg("annotate") {
 			s.pods[i].Annotations = map[string]string{}

@@ -192,10 +192,18 @@ func syntaxError(name string, data []byte, err error) error {
 	if anchor, ok := strings.CutPrefix(e.Message, "unknown anchor '"); ok {
 		before, _, _ := bytes.Cut(data, []byte("*"+strings.TrimSuffix(anchor, "' referenced")))
 		e.Line, e.Message = 1+bytes.Count(before, []byte("\n")), e.Message+"; a text that begins with * needs quotes"
-	} else if e.Message == "did not find expected ',' or ']'" {
-		e.Message += "; a text with ? or ! needs quotes"
+	} else if hint := hints[e.Message]; hint != "" {
+		e.Message += "; " + hint
 	}
 	return e
+}
+
+// hints say what is usually wrong, by the YAML reader's message.
+var hints = map[string]string{
+	"did not find expected ',' or ']'":               "a text with ? or ! needs quotes",
+	"did not find expected key":                      "is the line, or the one before it, indented like its neighbours?",
+	"found unexpected end of stream":                 "is a closing quote missing?",
+	"mapping values are not allowed in this context": "is the line indented like its neighbours?",
 }
 
 // The YAML reader's errors about a TAB; the first may be about another character.
