@@ -21,7 +21,7 @@ func (n *simulation) containerCounts(a answers) (wrong []string) {
 	s, file := n.settings(), n.stateFile()
 	pinned, all := map[string]uint64{}, map[string]uint64{}
 	var lacks, pending uint64
-	outside := false // another writer has raised a limit: what the container lacks of it is not judged
+	outside := false // a limit is another one than the kubelet's: what a container lacks of it is not judged
 	for p, c := range n.containers() {
 		if !n.runs(c) {
 			continue
@@ -30,7 +30,7 @@ func (n *simulation) containerCounts(a answers) (wrong []string) {
 			pinned[string(p.Class)]++
 		}
 		if has := file.memory(p.UID, c.Spec.Name); has > 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init {
-			outside = outside || n.limit(c) > c.Spec.Limit
+			outside = outside || n.limit(c) > c.Spec.Limit || n.lostResize(p, c)
 			lack := less(min(c.Spec.Limit, cmp.Or(n.limit(c), c.Spec.Limit)), has)
 			if lacks += lack; lack > page {
 				pending++
