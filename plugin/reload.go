@@ -144,6 +144,9 @@ func (d *daemon) take(ctx context.Context, c config.Config) error {
 		d.log.Warn("dra.enabled: nothing is published for claims any more; the next start ends their driver")
 		keys = slices.DeleteFunc(keys, func(key string) bool { return key == "dra.enabled" })
 	}
+	if !c.NodeResourceTopology { // the object is deleted at once
+		keys = slices.DeleteFunc(keys, func(key string) bool { return key == "nodeResourceTopology" })
+	}
 	if len(keys) > 0 {
 		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
 	}

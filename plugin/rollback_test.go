@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
@@ -256,5 +257,27 @@ func TestADryRunLeavesADamagedJournal(t *testing.T) {
 				t.Errorf("the rollback does not report the damage:\n%s", out.String())
 			}
 		})
+	}
+}
+
+// A daemon that takes its values back finishes, also when SIGTERM comes again: an impatient "kill", a second Ctrl-C, a containerd that was restarted.
+func TestASecondSIGTERMDoesNotEndTheRollback(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, cri.Options{}, reservations+"onTermination: Rollback\n")
+	h.deploy(inSlice("pod"))
+	_, release := h.busySystemd()
+	plugin := h.start()
+	eventually(t, "values are written", func() bool { return len(h.ours()) > 0 })
+	must(t, plugin.cmd.Process.Signal(syscall.SIGTERM))
+	time.Sleep(time.Second)
+	must(t, plugin.cmd.Process.Signal(syscall.SIGTERM))
+	time.Sleep(100 * time.Millisecond)
+	release()
+	plugin.wait()
+	if state := plugin.cmd.ProcessState; state.ExitCode() != exitOK {
+		t.Errorf("the second SIGTERM ended the daemon: %v", state)
+	}
+	if left := h.ours(); len(left) > 0 {
+		t.Errorf("left on the node: %v", left)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"math"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -70,6 +72,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 }
 
 func (o *runOptions) run(ctx context.Context) error {
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM) // main lets a second one end the process, and this end takes its time
 	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.kubeletDevices, &o.record, &o.pluginRegistry, &o.cdi, &o.kubeletState)
 	if err != nil {
 		return err

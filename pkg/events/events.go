@@ -67,6 +67,7 @@ type Reporter struct {
 	notes      chan func()
 	recorder   record.EventRecorder
 	rejections []ledger.Rejection // of the last view
+	newest     time.Time          // first time of the newest rejection so far
 	counted    map[protect.File]uint64
 	above      map[string]bool // containers that may use more than their claims have and were reported, by the runtime's id
 	every      time.Duration
@@ -148,6 +149,9 @@ func (r *Reporter) look() {
 		}
 		text = fmt.Sprintf("container %s: %s", rejection.Container, text) // describe does not show whose container an event is
 		r.write(podReference(rejection.Namespace, rejection.Pod, rejection.UID, rejection.Container), rejection.Reason, text)
+		if rejection.At.After(r.newest) {
+			r.newest = rejection.At
+		}
 	}
 	r.rejections = view.Rejections
 	r.lookAtClaims(view)
@@ -180,8 +184,7 @@ func (r *Reporter) lookAtClaims(view *ledger.View) {
 
 // known reports whether a rejection was in the last view, or before: a resize that is tried again comes back once others have pushed it out.
 func (r *Reporter) known(rejection ledger.Rejection) bool {
-	older := func(other ledger.Rejection) bool { return rejection.At.Before(other.At) }
-	return slices.ContainsFunc(r.rejections, rejection.Same) || rejection.Count > 1 && slices.ContainsFunc(r.rejections, older)
+	return slices.ContainsFunc(r.rejections, rejection.Same) || rejection.Count > 1 && !rejection.At.After(r.newest)
 }
 
 // owner is the pod of a cgroup, or the node for the parents of the pods.

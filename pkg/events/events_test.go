@@ -332,3 +332,25 @@ func TestAResizeThatComesBackHidesNoNews(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+// The newest rejection that others' retries push out and that comes back with its next try is no news.
+func TestTheNewestResizeThatComesBackIsNoNews(t *testing.T) {
+	s, n := newServer(t), busyNode()
+	start(t, s, n)
+	old, newest := rejection("old", true), rejection("newest", true)
+	old.At, newest.At = time.Now().Add(-time.Hour), time.Now()
+	old.Count, newest.Count = 5, 1
+	const first = "Pod shop/old uid-old spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
+	const second = "Pod shop/newest uid-newest spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{newest, old} })
+	s.eventually(t, first, second)
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{old} }) // 64 others of the namespace retried
+	time.Sleep(200 * time.Millisecond)
+	newest.Count = 9
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{newest, old} })
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if got := s.written(); !got[second] {
+			t.Fatalf("it was reported again: %v", got)
+		}
+	}
+}

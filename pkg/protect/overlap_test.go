@@ -404,3 +404,42 @@ func TestAPassWaitsForWhatOthersHaveNoted(t *testing.T) {
 		t.Error("it waits for nothing")
 	}
 }
+
+// A pod's file that cannot be written holds up its containers no longer than the pass that has tried it.
+func TestAPodWhoseFileFailsDoesNotHoldItsContainers(t *testing.T) {
+	n := newNode(t, nil, runcA)
+	targets := containers(t, Container{Values: low(20)}, Container{})
+	if err := os.Mkdir(filepath.Join(n.Tree.Root(), podG, "memory.low"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_ = n.applyAll(t.Context(), targets)
+	again := targets[slices.IndexFunc(targets, func(target cgroup.Target) bool { return target.Cgroup == runcA })]
+	again.Values = low(30)
+	_ = n.applyPart(t.Context(), []cgroup.Target{again}, nil)
+	if got := content(t, n.Tree, runcA+"/memory.low"); got != "30" {
+		t.Errorf("memory.low is %s", got)
+	}
+}
+
+// What was due before a wait for the journal and is left to the pod after it, is not written.
+func TestWhatIsLeftAfterAWaitIsNotWritten(t *testing.T) {
+	n := newNode(t, nil, runcA)
+	if err := n.applyAll(t.Context(), containers(t, Container{}, Container{})); err != nil {
+		t.Fatal(err)
+	}
+	targets := containers(t, Container{Values: low(20)}, Container{})
+	if err := n.applyAll(t.Context(), targets); err != nil {
+		t.Fatal(err)
+	}
+	n.overwrite(t, runcA+"/memory.low", "0")
+	n.clearWrites()
+	s := n.compare(checking, func() []*row { return []*row{n.rows[runcA]} })
+	s.changes[0].ready = true // a first plan found it due, and waits for the journal's file
+	n.rows[podG].parts[0].setRemade()
+	n.toWrite(n.rows[podG])
+	s.stored = n.notes
+	fast, _, _ := n.plan(s)
+	for _, c := range fast {
+		t.Errorf("%s of %s is written all the same", c.knob(), c.dir)
+	}
+}

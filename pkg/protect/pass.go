@@ -414,6 +414,7 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 		c := &s.changes[i]
 		s.add(c.part, p.readAgain(c))
 	}
+	soon := maps.Clone(p.unwritten)
 	if !s.onlyHigh {
 		p.catchUp(s)
 	}
@@ -421,10 +422,10 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
-		if !c.due() || p.leftToPod(s, *c) {
+		if c.ready = c.due() && !p.leftToPod(s, soon, *c); !c.ready {
 			continue
 		}
-		c.ready, c.newInJournal = true, p.noteChange(*c) || c.newInJournal
+		c.newInJournal = p.noteChange(*c) || c.newInJournal
 		raises = raises && c.raises() && c.file().owned
 	}
 	s.noted = p.notes
@@ -455,18 +456,16 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 	return fast, slow, false
 }
 
-// leftToPod leaves a container's protection to the next Apply if its pod has some that was not read yet: another pass is about to, and writes both in
-// their order.
-func (p *Protector) leftToPod(s *pass, c change) bool {
-	if c.level != cgroup.LevelContainer || c.index >= high || c.lowers() {
-		return false
-	}
+// leftToPod leaves a container's protection to another pass that is about to read its pod's, and writes both in their order. soon are the rows with
+// protection that is desired and not written.
+func (p *Protector) leftToPod(s *pass, soon map[*row]bool, c change) bool {
 	pod := p.rows[path.Dir(c.cgroup)]
-	if pod == nil || slices.Contains(s.rows, pod) {
+	if c.level != cgroup.LevelContainer || c.index == oomGroup || c.index >= high || c.lowers() || !soon[pod] || slices.Contains(s.rows, pod) {
 		return false
 	}
 	unread := slices.ContainsFunc(pod.parts[0].files[:high], func(f file) bool { return f.compared() && f.toRead() })
 	if unread {
+		p.toWrite(pod)
 		p.toWrite(c.row)
 	}
 	return unread
