@@ -260,7 +260,7 @@ func TestADryRunLeavesADamagedJournal(t *testing.T) {
 	}
 }
 
-// A daemon that takes its values back finishes, also when SIGTERM comes again: an impatient "kill", a second Ctrl-C, a containerd that was restarted.
+// A daemon finishes its rollback also if SIGTERM comes twice, as from an impatient kill, a second Ctrl-C, or a containerd that was restarted.
 func TestASecondSIGTERMDoesNotEndTheRollback(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, cri.Options{}, reservations+"onTermination: Rollback\n")

@@ -21,7 +21,7 @@ func (n *simulation) containerCounts(a answers) (wrong []string) {
 	s, file := n.settings(), n.stateFile()
 	pinned, all := map[string]uint64{}, map[string]uint64{}
 	var lacks, pending uint64
-	outside := false // a limit is another one than the kubelet's: what a container lacks of it is not judged
+	outside := false // a limit differs from the kubelet's, and what a container lacks of it is not judged
 	for p, c := range n.containers() {
 		if !n.runs(c) {
 			continue
