@@ -260,7 +260,7 @@ func TestADryRunLeavesADamagedJournal(t *testing.T) {
 	}
 }
 
-// A daemon finishes its rollback also if SIGTERM comes twice, as from an impatient kill, a second Ctrl-C, or a containerd that was restarted.
+// A second SIGTERM, of kill, Ctrl-C or a containerd that has started again, does not end a daemon in its rollback.
 func TestASecondSIGTERMDoesNotEndTheRollback(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, cri.Options{}, reservations+"onTermination: Rollback\n")

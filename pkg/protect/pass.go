@@ -414,8 +414,9 @@ func (p *Protector) plan(s *pass) (fast, slow []change, waits bool) {
 		c := &s.changes[i]
 		s.add(c.part, p.readAgain(c))
 	}
-	soon := maps.Clone(p.unwritten)
+	var soon map[*row]bool
 	if !s.onlyHigh {
+		soon = maps.Clone(p.unwritten)
 		p.catchUp(s)
 	}
 	slices.SortFunc(s.changes, order)

@@ -140,15 +140,15 @@ func handshake(socket net.Conn) (*dbus.Conn, error) {
 // setMemory sets the properties of a cgroup's unit. systemd then also writes memory.oom.group, 0 for a container (src/core/cgroup.c,
 // cgroup_context_apply): the kubelet's 1 is written back. overwritten is set until that is done, for the next try.
 func setMemory(ctx context.Context, u Units, t *cgroupfs.Tree, dir, unit string, values map[cgroup.Knob]uint64, overwritten *bool) error {
-	const before = 1
+	const kubelets = 1
 	now, err := t.Get(dir, cgroup.MemoryOOMGroup)
-	*overwritten = *overwritten || err == nil && now == before
+	*overwritten = *overwritten || err == nil && now == kubelets
 	if err := u.SetMemory(ctx, unit, values); err != nil || !*overwritten {
 		return err
 	}
 	for deadline := time.Now().Add(writesAfter); time.Now().Before(deadline); time.Sleep(writesAfter / 100) {
-		if now, err := t.Get(dir, cgroup.MemoryOOMGroup); err != nil || now != before {
-			if err = t.Set(dir, cgroup.MemoryOOMGroup, before); err != nil && !t.Ended(dir) {
+		if now, err := t.Get(dir, cgroup.MemoryOOMGroup); err != nil || now != kubelets {
+			if err = t.Set(dir, cgroup.MemoryOOMGroup, kubelets); err != nil && !t.Ended(dir) {
 				return err
 			}
 			break
