@@ -29,8 +29,8 @@ func (d *daemon) watchKills() *oom.Recorder {
 	}
 	if d.options.sysfs != "" {
 		o.Sys = d.options.sysfs
-		o.Memory = func() ([]deficit.Memory, error) {
-			return sysfs.NodeMemory(d.options.sysfs, d.agent.View().Config.Machine)
+		o.MemInfo = func() ([]deficit.MemInfo, error) {
+			return sysfs.MemInfo(d.options.sysfs, d.agent.View().Config.Machine)
 		}
 	}
 	return oom.New(o)

@@ -115,7 +115,7 @@ type Agent struct {
 	devices      Devices         // nil finds none
 	counters     counters
 	ancestors    ancestors
-	deficits     *sampler.Sampler
+	sampler      *sampler.Sampler
 
 	ownCgroup   atomic.Pointer[string] // cgroup of this process's container; nil until it is found
 	received    atomic.Uint64          // events received from runtimes
@@ -130,11 +130,11 @@ type Agent struct {
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	shared         *sharedView    // of the last View
-	viewStale      bool           // since the last View
-	lastSample     []deficit.Node // by the ledger
-	epoch          uint64         // of the last session
-	session        *Session       // nil when no runtime is connected
+	shared         *sharedView          // of the last View
+	viewStale      bool                 // since the last View
+	lastNodeMemory []deficit.NodeMemory // by the ledger
+	epoch          uint64               // of the last session
+	session        *Session             // nil when no runtime is connected
 	rereadClaim    func(context.Context, claims.Claim)
 	failingFiles   map[string]string // logged failures of files in the state folder
 	protectFailing bool              // logged
@@ -182,7 +182,7 @@ func New(opts Options) (*Agent, error) {
 		rereadClaim: func(context.Context, claims.Claim) {},
 		unusable:    map[string]string{},
 	}
-	a.deficits = &sampler.Sampler{View: a.View, Machine: a.currentMachine, Tree: a.tree, Sysfs: a.sysfs, Log: a.log, Now: a.now}
+	a.sampler = &sampler.Sampler{View: a.View, Machine: a.currentMachine, Tree: a.tree, Sysfs: a.sysfs, Log: a.log, Now: a.now}
 	if err := a.lockStateDir(opts.StateDir); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (a *Agent) UnprepareClaim(ctx context.Context, uid string) error {
 }
 
 func (a *Agent) changeClaim(ctx context.Context, change ledger.Event) error {
-	effects := a.decide(context.WithoutCancel(ctx), change, nil)
+	effects := a.gatherAndStep(context.WithoutCancel(ctx), change, nil)
 	a.finish(ctx, effects.Effects)
 	return effects.Err
 }

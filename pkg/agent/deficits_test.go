@@ -44,7 +44,7 @@ func (n *node) uses(c Container, anon, file [2]uint64) {
 }
 
 func (n *node) sample() *deficit.Sample {
-	n.deficits.Take()
+	n.sampler.Sample()
 	return n.View().NodeMemory
 }
 
@@ -53,7 +53,7 @@ func TestWhatIsUnusedOnNodesIsSampled(t *testing.T) {
 	pod := n.pod("database", memoryqos.Guaranteed)
 	c := n.launch(pod, ofPod(pod, "app", 4*gi))
 	n.uses(c, [2]uint64{gi, 0}, [2]uint64{gi / 2, 0})
-	want := []deficit.Node{{ID: 0, Unused: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2, Allocated: 4 * gi}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
+	want := []deficit.NodeMemory{{ID: 0, Unused: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2, Allocated: 4 * gi}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
 	if difference := cmp.Diff(want, n.sample().Nodes); difference != "" {
 		t.Error(difference)
 	}
@@ -251,6 +251,6 @@ func BenchmarkSampleOf1000Containers(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		n.deficits.Take()
+		n.sampler.Sample()
 	}
 }

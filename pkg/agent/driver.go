@@ -19,14 +19,14 @@ import (
 
 // outbox holds effects of Steps that are still to be carried out. A newer effect replaces older ones about the same thing.
 type outbox struct {
-	targets map[string]cgroup.Target // changed targets
-	ended   []string                 // cgroups that are no longer targets
-	all     bool                     // pass all targets, not only the changed ones
-	seen    map[string]cgroup.Seen   // values just read from containers' files, by cgroup; for the next pass of all
-	sync    map[string]bool          // containers whose record in the runtime may be outdated
-	limits  map[string]ledger.Place  // containers whose memory.max must be read, by ID
-	changed map[string]bool          // cgroups that inotify reported: their limit was written, or they were created or removed
-	unasked []pods.Ref               // pods that the pod APIs were not asked about yet
+	targets map[string]cgroup.Target    // changed targets
+	ended   []string                    // cgroups that are no longer targets
+	all     bool                        // pass all targets, not only the changed ones
+	seen    map[string]cgroup.Seen      // values just read from containers' files, by cgroup; for the next pass of all
+	sync    map[string]bool             // containers whose record in the runtime may be outdated
+	limits  map[string]ledger.CgroupRef // containers whose memory.max must be read, by ID
+	changed map[string]bool             // cgroups that inotify reported: their limit was written, or they were created or removed
+	unasked []pods.Ref                  // pods that the pod APIs were not asked about yet
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions that are being written
 }
@@ -131,7 +131,7 @@ func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 		o.sync = map[string]bool{}
 	}
 	if o.limits == nil {
-		o.limits = map[string]ledger.Place{}
+		o.limits = map[string]ledger.CgroupRef{}
 	}
 	for _, id := range later.Sync {
 		o.sync[id] = true

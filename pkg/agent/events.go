@@ -52,7 +52,7 @@ func (s *Session) header() ledger.Header {
 // RunPodSandbox handles a new pod sandbox.
 func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	a, header := s.agent, s.header()
-	effects := a.decide(ctx, ledger.RunPod{Pod: pod, Header: header}, nil)
+	effects := a.gatherAndStep(ctx, ledger.RunPod{Pod: pod, Header: header}, nil)
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -67,7 +67,7 @@ func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 // UpdatePodSandbox handles new resources of a pod (in-place resize). overhead and limit, in bytes, replace those in pod, which may be stale.
 func (s *Session) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
 	a, header := s.agent, s.header()
-	effects := a.decide(ctx, ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit, Header: header}, nil)
+	effects := a.gatherAndStep(ctx, ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit, Header: header}, nil)
 	defer a.logNotes(effects.Notes)
 	if effects.Err == nil {
 		a.protect(ctx)
@@ -123,8 +123,8 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
-	effects := a.decide(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, nil)
-	err = a.prepare(ctx, effects)
+	effects := a.gatherAndStep(ctx, ledger.CreateContainer{Pod: pod, Container: container, Header: header}, nil)
+	err = a.waitForFiles(ctx, effects)
 	time.AfterFunc(ancestorsDelay, a.poke)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
@@ -153,11 +153,11 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil || !managed {
 		return nil, err
 	}
-	effects := a.decide(ctx, ledger.UpdateContainer{Pod: pod, Container: container, To: to, Header: header}, nil)
+	effects := a.gatherAndStep(ctx, ledger.UpdateContainer{Pod: pod, Container: container, To: to, Header: header}, nil)
 	if effects.Err == nil && !effects.DryRun {
 		a.protect(ctx) // the runtime writes at once
 	}
-	err = a.prepare(ctx, effects)
+	err = a.waitForFiles(ctx, effects)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		a.handle(ctx, ledger.FailUpdate{ID: container.ID, Header: header})
@@ -182,8 +182,8 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 // the answer; and the runtime needs longer to create the container, whose start waits for the writes.
 const ancestorsDelay = 10 * time.Millisecond
 
-// prepare waits for everything that an answer needs. An error refuses the container.
-func (a *Agent) prepare(ctx context.Context, effects decided) error {
+// waitForFiles waits for everything that an answer needs. An error refuses the container.
+func (a *Agent) waitForFiles(ctx context.Context, effects stepped) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
@@ -208,9 +208,9 @@ func isManaged(pod ledger.Pod) (bool, error) {
 func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	a, header := s.agent, s.header()
 	container.State = ledger.Running
-	a.finish(ctx, a.decide(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Header: header}, nil).Effects)
-	if at, lives := a.place(container.ID); lives {
-		_ = a.protector.Start(ctx, at.Cgroup)
+	a.finish(ctx, a.gatherAndStep(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Header: header}, nil).Effects)
+	if ref, lives := a.cgroupOf(container.ID); lives {
+		_ = a.protector.Start(ctx, ref.Cgroup)
 	}
 	a.readDueLimits(ctx)
 	signal(a.restoreDue)
@@ -234,7 +234,7 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 		containers[i] = a.lookUpDevices(containers[i])
 	}
 	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Header: header}
-	effects := a.decide(ctx, event, func(d decided) {
+	effects := a.gatherAndStep(ctx, event, func(d stepped) {
 		if d.Err == nil {
 			a.outbox.seen, a.outbox.sync = a.seen(d.facts.Found), nil // the answer has all updates
 			a.outbox.unasked = a.ledger.Refs()
@@ -261,8 +261,8 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 func (a *Agent) seen(found ledger.Found) map[string]cgroup.Seen {
 	seen := make(map[string]cgroup.Seen, len(found.Files))
 	for id, files := range found.Files {
-		if at, lives := a.ledger.Place(id); lives {
-			seen[at.Cgroup] = files.Seen()
+		if ref, lives := a.ledger.CgroupOf(id); lives {
+			seen[ref.Cgroup] = files.Seen()
 		}
 	}
 	return seen

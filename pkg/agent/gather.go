@@ -10,18 +10,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
-// decided is the decision about an event, with the facts it was based on.
-type decided struct {
+// stepped is what a step of the ledger has decided about an event, with the facts it was based on.
+type stepped struct {
 	ledger.Effects
 	facts  ledger.Gathered
 	ticket checkpoint.Ticket // of the pod's allocation; the newest of all if the event is not about a container
 }
 
-// decide gathers the facts that the ledger needs, outside of the lock, until it can decide about an event. If ctx ends meanwhile, nothing is
+// gatherAndStep gathers the facts that the ledger needs, outside of the lock, until it can decide about an event. If ctx ends meanwhile, nothing is
 // decided, because the kubelet may have tried again since. then, if not nil, is called under the lock after the decision.
-func (a *Agent) decide(ctx context.Context, event ledger.Event, then func(decided)) (d decided) {
+func (a *Agent) gatherAndStep(ctx context.Context, event ledger.Event, then func(stepped)) (d stepped) {
 	for {
-		needs := a.tryToDecide(ctx, event, &d, then)
+		needs := a.tryStep(ctx, event, &d, then)
 		if needs.None() {
 			return d
 		}
@@ -29,9 +29,9 @@ func (a *Agent) decide(ctx context.Context, event ledger.Event, then func(decide
 	}
 }
 
-// tryToDecide decides about an event if the ledger needs no further facts. Answers and notifications of the pod APIs may overtake one
+// tryStep steps an event if the ledger needs no further facts. Answers and notifications of the pod APIs may overtake one
 // another, so the newest are read under the lock.
-func (a *Agent) tryToDecide(ctx context.Context, event ledger.Event, d *decided, then func(decided)) ledger.Needs {
+func (a *Agent) tryStep(ctx context.Context, event ledger.Event, d *stepped, then func(stepped)) ledger.Needs {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -76,7 +76,7 @@ func (a *Agent) gather(ctx context.Context, needs ledger.Needs, facts *ledger.Ga
 	a.rereadClaims(ctx, needs.Claims)
 	<-found
 	if needs.NodeMemory {
-		a.observeSample()
+		a.updateNodeMemory()
 	}
 	for _, size := range needs.PageSizes {
 		a.readFreePages(needs.Pod, size, facts)

@@ -51,15 +51,15 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 
 // writeHigh writes a container's memory.high.
 func (a *Agent) writeHigh(ctx context.Context, id string) error {
-	at, lives := a.place(id)
+	ref, lives := a.cgroupOf(id)
 	if !lives {
 		return fmt.Errorf("container %s has ended", id)
 	}
-	if err := a.protector.CheckHigh(ctx, at.Cgroup); err != nil {
-		return fmt.Errorf("cgroup %s: %w", at.Cgroup, err)
+	if err := a.protector.CheckHigh(ctx, ref.Cgroup); err != nil {
+		return fmt.Errorf("cgroup %s: %w", ref.Cgroup, err)
 	}
-	if there, err := a.tree.Exists(at.Cgroup); err == nil && !there {
-		return fmt.Errorf("cgroup %s: %w", at.Cgroup, fs.ErrNotExist)
+	if there, err := a.tree.Exists(ref.Cgroup); err == nil && !there {
+		return fmt.Errorf("cgroup %s: %w", ref.Cgroup, fs.ErrNotExist)
 	}
 	return nil
 }

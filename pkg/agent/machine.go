@@ -62,14 +62,14 @@ func amounts(node machine.Node) string {
 	return strings.Join(texts, ",")
 }
 
-// observeSample passes the last sample to the ledger before a decision that depends on it, with the memory that is free now: much may have
+// updateNodeMemory passes the last sample to the ledger before a decision that depends on it, with the memory that is free now: much may have
 // been allocated since the sample. Other samples are not passed, so that recordings do not contain them.
-func (a *Agent) observeSample() {
-	nodes := a.deficits.FreeNow()
+func (a *Agent) updateNodeMemory() {
+	nodes := a.sampler.NodeMemoryNow()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.Equal(nodes, a.lastSample) {
-		a.lastSample = nodes
+	if !slices.Equal(nodes, a.lastNodeMemory) {
+		a.lastNodeMemory = nodes
 		a.stepLocked(ledger.NodeMemorySampled{Nodes: nodes})
 	}
 }

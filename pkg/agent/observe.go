@@ -18,25 +18,25 @@ import (
 // claims that have passed to another pod, and cgroups that could not be written.
 func (a *Agent) reconcile(ctx context.Context) {
 	a.logStorage()
-	var told map[string]bool // nil in a dry run: the protector does not run
+	var watched map[string]bool // nil in a dry run: the protector does not run
 	if !a.dryRun() {
-		told = a.protector.Watched()
+		watched = a.protector.Watched()
 	}
 	a.mu.Lock()
-	places, again := a.ledger.Places(a.reconciles, told), a.ledger.PlacesOf(a.unread)
+	refs, again := a.ledger.CgroupsDue(a.reconciles, watched), a.ledger.CgroupsOf(a.unread)
 	living := map[string]bool{}
-	for _, at := range again {
-		if a.unread[at.Cgroup] { // not one beside it
-			living[at.Cgroup] = true
+	for _, ref := range again {
+		if a.unread[ref.Cgroup] { // not one beside it
+			living[ref.Cgroup] = true
 		}
 	}
-	a.unread, places = living, append(places, again...)
+	a.unread, refs = living, append(refs, again...)
 	a.reconciles++
 	a.mu.Unlock()
-	if a.observePlaces(ctx, places); ctx.Err() != nil {
+	if a.checkCgroups(ctx, refs); ctx.Err() != nil {
 		return
 	}
-	a.logNotes(a.decide(ctx, ledger.FinishUpdate{}, nil).Notes)
+	a.logNotes(a.gatherAndStep(ctx, ledger.FinishUpdate{}, nil).Notes)
 	for _, dir := range a.protector.Unwritable() {
 		a.step(ledger.Resend{Cgroup: dir})
 	}
@@ -46,14 +46,14 @@ func (a *Agent) reconcile(ctx context.Context) {
 	a.followMachine(ctx)
 }
 
-// observePlaces checks whether cgroups exist, and reads limits.
-func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
-	if len(places) > 0 {
-		a.endGone(places)
+// checkCgroups checks whether cgroups exist, and reads limits.
+func (a *Agent) checkCgroups(ctx context.Context, refs []ledger.CgroupRef) {
+	if len(refs) > 0 {
+		a.endGone(refs)
 	}
-	for _, at := range places {
-		if at.Files && ctx.Err() == nil {
-			a.readLimit(at)
+	for _, ref := range refs {
+		if ref.Files && ctx.Err() == nil {
+			a.readLimit(ref)
 		}
 	}
 }
@@ -62,10 +62,10 @@ func (a *Agent) observePlaces(ctx context.Context, places []ledger.Place) {
 const changeDelay = 100 * time.Millisecond
 
 // noteChanges collects inotify's reports about cgroups.
-func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
+func (a *Agent) noteChanges(reported map[cgroupfs.Change]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for c := range told {
+	for c := range reported {
 		if c.File != "" && !c.Limits() {
 			continue
 		}
@@ -80,48 +80,48 @@ func (a *Agent) noteChanges(told map[cgroupfs.Change]bool) {
 // readChanged checks the pods and containers whose cgroups inotify reported.
 func (a *Agent) readChanged(ctx context.Context) {
 	a.mu.Lock()
-	places := a.ledger.PlacesOf(a.outbox.changed)
+	refs := a.ledger.CgroupsOf(a.outbox.changed)
 	a.outbox.changed = nil
 	a.mu.Unlock()
-	a.observePlaces(ctx, places)
+	a.checkCgroups(ctx, refs)
 }
 
-// place returns where a container's files are; false if it does not live or has no cgroup.
-func (a *Agent) place(id string) (ledger.Place, bool) {
+// cgroupOf returns where a container's files are; false if it does not live or has no cgroup.
+func (a *Agent) cgroupOf(id string) (ledger.CgroupRef, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ledger.Place(id)
+	return a.ledger.CgroupOf(id)
 }
 
 // readDueLimits reads the limits that the ledger asks for.
 func (a *Agent) readDueLimits(ctx context.Context) {
 	a.mu.Lock()
-	places := a.outbox.limits
+	refs := a.outbox.limits
 	a.outbox.limits = nil
 	a.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(places)) {
-		a.readLimit(places[id])
+	for _, id := range slices.Sorted(maps.Keys(refs)) {
+		a.readLimit(refs[id])
 	}
-	if len(places) > 0 {
+	if len(refs) > 0 {
 		a.protect(ctx)
 	}
 }
 
 // readLimit reads the memory.max of a container or a pod. It is the only file that shows what the runtime wrote: in all others the daemon
 // restores the desired values.
-func (a *Agent) readLimit(at ledger.Place) {
-	limit, err := a.tree.Limit(at.Cgroup)
+func (a *Agent) readLimit(ref ledger.CgroupRef) {
+	limit, err := a.tree.Limit(ref.Cgroup)
 	a.mu.Lock()
-	mayBeOwn := a.unread[at.Cgroup]
-	delete(a.unread, at.Cgroup)
+	mayBeOwn := a.unread[ref.Cgroup]
+	delete(a.unread, ref.Cgroup)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.unread[at.Cgroup] = true
+		a.unread[ref.Cgroup] = true
 	}
 	a.mu.Unlock()
 	if err != nil {
 		return
 	}
-	a.logNotes(a.step(ledger.Observed{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit, Own: mayBeOwn && a.isOwn(at.Cgroup)}).Notes)
+	a.logNotes(a.step(ledger.Observed{UID: ref.UID, ID: ref.ID, Revision: ref.Revision, Limit: limit, Own: mayBeOwn && a.isOwn(ref.Cgroup)}).Notes)
 }
 
 // endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
@@ -138,30 +138,30 @@ func (a *Agent) endPods(ctx context.Context) (left bool) {
 }
 
 // ending returns the pods without a sandbox, which end with their cgroups.
-func (a *Agent) ending() []ledger.Place {
+func (a *Agent) ending() []ledger.CgroupRef {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledger.Needs(nil, &ledger.Gathered{}).Ended
 }
 
 // endGone ends the pods and containers whose cgroups are gone, and returns their number.
-func (a *Agent) endGone(places []ledger.Place) (gone int) {
-	presence := a.present(places)
+func (a *Agent) endGone(refs []ledger.CgroupRef) (gone int) {
+	presence := a.present(refs)
 	a.logNotes(a.step(presence).Notes)
 	return len(presence.Gone)
 }
 
 // present checks whether cgroups exist.
-func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
+func (a *Agent) present(refs []ledger.CgroupRef) (presence ledger.Presence) {
 	var unknown error
-	for _, at := range places {
-		switch there, err := a.tree.Exists(at.Cgroup); {
+	for _, ref := range refs {
+		switch there, err := a.tree.Exists(ref.Cgroup); {
 		case err != nil:
 			unknown = err
 		case there:
-			presence.Present = append(presence.Present, at)
+			presence.Present = append(presence.Present, ref)
 		default:
-			presence.Gone = append(presence.Gone, at)
+			presence.Gone = append(presence.Gone, ref)
 		}
 	}
 	if unknown != nil {
@@ -212,24 +212,24 @@ func (a *Agent) observeAll(needs ledger.Needs) ledger.Found {
 	found := ledger.Found{
 		Gone: map[string]bool{}, Seen: map[string]bool{}, PodLimits: map[string]uint64{}, Files: map[string]ledger.Files{}, Populated: map[string]bool{},
 	}
-	for _, at := range needs.Listed {
-		files, _ := a.readFiles(at.Cgroup) // unreadable values are unknown
-		found.Files[at.ID], found.Seen[at.Cgroup] = files, files.Limit != nil
+	for _, ref := range needs.Listed {
+		files, _ := a.readFiles(ref.Cgroup) // unreadable values are unknown
+		found.Files[ref.ID], found.Seen[ref.Cgroup] = files, files.Limit != nil
 	}
-	for _, at := range a.present(needs.Sandboxes).Gone {
-		found.Gone[at.ID] = true
+	for _, ref := range a.present(needs.Sandboxes).Gone {
+		found.Gone[ref.ID] = true
 	}
-	for _, at := range needs.Sandboxes {
-		if !at.Files {
+	for _, ref := range needs.Sandboxes {
+		if !ref.Files {
 			continue
 		}
-		if limit, err := a.tree.Limit(at.Cgroup); err == nil {
-			found.PodLimits[at.ID] = limit
+		if limit, err := a.tree.Limit(ref.Cgroup); err == nil {
+			found.PodLimits[ref.ID] = limit
 		}
 	}
-	for _, at := range needs.Unlisted {
-		if lives, err := a.tree.Populated(at.Cgroup); err == nil && lives {
-			found.Populated[at.ID] = true
+	for _, ref := range needs.Unlisted {
+		if lives, err := a.tree.Populated(ref.Cgroup); err == nil && lives {
+			found.Populated[ref.ID] = true
 		}
 	}
 	return found

@@ -113,8 +113,8 @@ func TestTheKernelTellsOfLimitsAndEnds(t *testing.T) {
 	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(3*gi))
 	eventually(t, "they share the pod's limit", func() bool { return n.allocated() == "1024 0" })
 	n.rmdir(b.CgroupsPath)
-	eventually(t, "the container has ended", func() bool { _, lives := n.place(b.ID); return !lives })
-	if _, lives := n.place(a.ID); !lives {
+	eventually(t, "the container has ended", func() bool { _, lives := n.cgroupOf(b.ID); return !lives })
+	if _, lives := n.cgroupOf(a.ID); !lives {
 		t.Error("the other one has ended, too")
 	}
 	n.rmdir(other.CgroupParent)
@@ -491,7 +491,7 @@ func TestALookThatBeganBeforeAStart(t *testing.T) {
 	close(gate)
 	<-done
 	n.work(ctx)
-	if _, lives := n.place(one.ID); !lives {
+	if _, lives := n.cgroupOf(one.ID); !lives {
 		t.Errorf("the running container one is unknown")
 	}
 	n.want("memory.min of the running container", n.file(one.CgroupsPath, "memory.min"), before)
@@ -561,7 +561,7 @@ func TestALimitThatCannotBeReadIsReadAgain(t *testing.T) {
 		t.Fatal("the container is not watched")
 	}
 	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(2*gi))
-	place, _ := n.place(c.ID)
+	place, _ := n.cgroupOf(c.ID)
 	n.onOpen = noDescriptorFor("memory.max")
 	n.readLimit(place)
 	n.onOpen = nil

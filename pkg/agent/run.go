@@ -22,7 +22,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer group.Wait()
 	defer cancel()
 	group.Go(func() { a.requests.Run(ctx) })
-	group.Go(func() { a.deficits.Run(ctx) })
+	group.Go(func() { a.sampler.Run(ctx) })
 	group.Go(func() { a.tryLock(ctx) })
 	group.Go(func() { a.restoreLoop(ctx) })
 	looking := make(chan struct{}, 1) // full during a periodic check

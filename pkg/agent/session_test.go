@@ -173,7 +173,7 @@ func TestALateCreateDecidesNothing(t *testing.T) {
 			n.work(context.Background())
 			n.reconcile(context.Background())
 			n.want("memory.min of the container that runs", n.file(running.CgroupsPath, "memory.min"), protection)
-			if _, lives := n.place("try-2"); !lives {
+			if _, lives := n.cgroupOf("try-2"); !lives {
 				t.Error("the container that runs is not known")
 			}
 		})
@@ -193,7 +193,7 @@ func TestACreateAfterItsOwnRemovalDecidesNothing(t *testing.T) {
 	if err := <-first; err == nil {
 		t.Error("it has an answer")
 	}
-	if _, lives := n.place("try-1"); lives {
+	if _, lives := n.cgroupOf("try-1"); lives {
 		t.Error("it lives")
 	}
 }

@@ -30,7 +30,7 @@ func (a *Agent) syncDue(ctx context.Context) {
 	a.outbox.sync = nil
 	if session == nil || session.apply == nil { // the next Synchronize finds what a record lacks
 		a.mu.Unlock()
-		a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids, Unsent: true}, nil)
+		a.gatherAndStep(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids, Unsent: true}, nil)
 		return
 	}
 	session.sending = true
@@ -58,7 +58,7 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	if len(ids) == 0 {
 		return nil
 	}
-	effects := a.decide(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, nil)
+	effects := a.gatherAndStep(context.WithoutCancel(ctx), ledger.SyncContainers{IDs: ids}, nil)
 	_ = a.waitStored(ctx, effects.ticket) // the containers run in any case
 	a.protect(ctx)                        // the parent cgroups must have room for the runtime's writes
 	a.saveJournal(ctx)
@@ -77,9 +77,9 @@ func (a *Agent) endSending(session *Session) {
 
 // noteMigration records how much memory the runtime moves when it writes the cpuset.mems of an update.
 func (a *Agent) noteMigration(id string, adjustment ledger.Adjustment, usage map[string]ledger.Usage) {
-	at, lives := a.place(id)
-	if used, measured := usage[at.Cgroup]; lives && measured && used.Unread == "" && adjustment.CpusetMems != "" {
-		a.protector.NoteMigration(at.Cgroup, used.Mapped, adjustment.CpusetMems)
+	ref, lives := a.cgroupOf(id)
+	if used, measured := usage[ref.Cgroup]; lives && measured && used.Unread == "" && adjustment.CpusetMems != "" {
+		a.protector.NoteMigration(ref.Cgroup, used.Mapped, adjustment.CpusetMems)
 	}
 }
 
@@ -101,8 +101,8 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 	a.mu.Lock()
 	for _, update := range updates {
 		finished.IDs = append(finished.IDs, update.ContainerID)
-		if at, lives := a.ledger.Place(update.ContainerID); lives {
-			dirs = append(dirs, at.Cgroup)
+		if ref, lives := a.ledger.CgroupOf(update.ContainerID); lives {
+			dirs = append(dirs, ref.Cgroup)
 		}
 	}
 	a.stepLocked(finished)

@@ -33,7 +33,7 @@ func (a *Agent) View() *ledger.View {
 	})
 	// The rest is the caller's own copy.
 	own := shared.View
-	own.Taken, own.NodeMemory = a.now(), a.deficits.Last()
+	own.Taken, own.NodeMemory = a.now(), a.sampler.Last()
 	own.Conditions = append(slices.Clone(shared.Conditions), a.storageCondition(&own))
 	if own.Config.Config.RolledBack {
 		own.Conditions = append(own.Conditions, rolledBack)

@@ -91,7 +91,7 @@ func benchmarkCycle(b *testing.B, nodes, existing, types int) {
 	b.ReportAllocs()
 	c := benchContainer("fa9bdd38-6df9-4cf9-aa67-8c4814da37a8", types)
 	for b.Loop() {
-		if _, err := m.Admit(c); err != nil {
+		if _, err := m.Allocate(c); err != nil {
 			b.Fatal(err)
 		}
 		if err := w.Submit(m.Nodes(), m.Allocations(c.Pod)).Wait(ctx); err != nil {
@@ -145,7 +145,7 @@ func BenchmarkWriter(b *testing.B) {
 					group.Go(func() {
 						c := memorymanager.Container{Pod: podUID(1000 + i), Name: "container", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 64 * mib}}}
 						lock.Lock()
-						_, err := m.Admit(c)
+						_, err := m.Allocate(c)
 						ticket := w.Submit(m.Nodes(), m.Allocations(c.Pod))
 						lock.Unlock()
 						if err == nil {
@@ -171,7 +171,7 @@ func BenchmarkEncode(b *testing.B) {
 			m := benchManager(b, 8, existing)
 			w := Writer{state: withoutAmounts(m.State())}
 			c := benchContainer("fa9bdd38-6df9-4cf9-aa67-8c4814da37a8", 1)
-			if _, err := m.Admit(c); err != nil {
+			if _, err := m.Allocate(c); err != nil {
 				b.Fatal(err)
 			}
 			pods := []memorymanager.PodAllocations{m.Allocations(c.Pod), {Pod: c.Pod}} // there, and gone

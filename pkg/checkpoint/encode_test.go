@@ -243,7 +243,7 @@ func TestAmountsAreLeftOutAfterADecision(t *testing.T) {
 func TestAmountsThatTheNodesTellAreNotWritten(t *testing.T) {
 	m := benchManager(t, 2, 4)
 	for _, pod := range []string{"a", "b", "c"} {
-		if _, err := m.Admit(memorymanager.Container{Pod: pod, Name: "c", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 50 * gib}}}); err != nil {
+		if _, err := m.Allocate(memorymanager.Container{Pod: pod, Name: "c", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 50 * gib}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -127,7 +127,7 @@ func TestStormIsOnDisk(t *testing.T) {
 		group.Go(func() {
 			c := memorymanager.Container{Pod: podUID(i), Name: "c", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 64 * mib}}}
 			lock.Lock()
-			_, err := m.Admit(c)
+			_, err := m.Allocate(c)
 			ticket := w.Submit(m.Nodes(), m.Allocations(c.Pod))
 			lock.Unlock()
 			if err == nil {

@@ -42,7 +42,7 @@ func TestOrder(t *testing.T) {
 func slack(at time.Time, bytes ...uint64) *deficit.Sample {
 	s := &deficit.Sample{At: at}
 	for id, n := range bytes {
-		s.Nodes = append(s.Nodes, deficit.Node{ID: id, Unused: 1000, Free: 900 + n, Reclaimable: 100})
+		s.Nodes = append(s.Nodes, deficit.NodeMemory{ID: id, Unused: 1000, Free: 900 + n, Reclaimable: 100})
 	}
 	return s
 }
@@ -60,7 +60,7 @@ func TestOrderByAvailable(t *testing.T) {
 		"not known":                          {&deficit.Sample{Unknown: "no kernel"}, nil, []int{0, 1, 2}},
 		"more slack than is free for claims": {slack(time.Time{}, 500, 600, 700), nil, []int{0, 1, 2}},
 		"the free one is used by others":     {slack(time.Time{}, 30, 200, 50), nil, []int{1, 2, 0}},
-		"one is overcommitted":               {&deficit.Sample{Nodes: []deficit.Node{{ID: 0, Unused: 9, Free: 1}, {ID: 1, Free: 70}, {ID: 2, Free: 1}}}, nil, []int{1, 2, 0}},
+		"one is overcommitted":               {&deficit.Sample{Nodes: []deficit.NodeMemory{{ID: 0, Unused: 9, Free: 1}, {ID: 1, Free: 70}, {ID: 2, Free: 1}}}, nil, []int{1, 2, 0}},
 		"a node that was not sampled":        {slack(time.Time{}, 30, 40), nil, []int{2, 1, 0}},
 		"a little behind":                    {slack(time.Time{}, 65, 70, 75), []int{2, 0, 1}, []int{2, 0, 1}},
 		"far behind":                         {slack(time.Time{}, 65, 71, 60), []int{2, 0, 1}, []int{1, 0, 2}},

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Node is what is unused and available on a NUMA node, in bytes.
-type Node struct {
+// NodeMemory is what is unused and available on a NUMA node, in bytes.
+type NodeMemory struct {
 	ID int
 	// Unused is what allocations have on the node and do not use yet.
 	Unused uint64
@@ -23,7 +23,7 @@ type Node struct {
 }
 
 // After is the node once allocations have another sum on it: what was allocated since is unused, what was released is not.
-func (n Node) After(allocated uint64) Node {
+func (n NodeMemory) After(allocated uint64) NodeMemory {
 	if allocated >= n.Allocated {
 		n.Unused += allocated - n.Allocated
 	} else {
@@ -34,19 +34,19 @@ func (n Node) After(allocated uint64) Node {
 }
 
 // available is what the kernel has free, or can reclaim, for what is allocated and unused.
-func (n Node) available() uint64 { return n.Free + n.Reclaimable }
+func (n NodeMemory) available() uint64 { return n.Free + n.Reclaimable }
 
 // Deficit is what is allocated and unused beyond what is available: 0 while the allocations hold.
-func (n Node) Deficit() uint64 { return n.Unused - min(n.Unused, n.available()) }
+func (n NodeMemory) Deficit() uint64 { return n.Unused - min(n.Unused, n.available()) }
 
 // Slack is what is available beyond what is allocated and unused.
-func (n Node) Slack() uint64 { return n.available() - min(n.available(), n.Unused) }
+func (n NodeMemory) Slack() uint64 { return n.available() - min(n.available(), n.Unused) }
 
 // Sample is what was found on all nodes at a moment. It never changes.
 type Sample struct {
 	At time.Time
 	// Nodes are sorted by id; nil when they are not known.
-	Nodes []Node
+	Nodes []NodeMemory
 	// Unknown says why they are not; "" when they are.
 	Unknown string
 	// Unused is what single cgroups have allocated and do not use, by path, without those that use all of it.
@@ -54,7 +54,7 @@ type Sample struct {
 	// Unread says why cgroups are not counted, by path: nil where all could be read.
 	Unread map[string]string
 	// Memory is what the kernel said of the nodes, in the order in which it was read.
-	Memory []Memory
+	MemInfo []MemInfo
 }
 
 // Known reports whether there is a sample.
@@ -72,16 +72,16 @@ func (s *Sample) Deficit() (bytes uint64) {
 
 // Overcommitted reports whether a node lacks more than samples of different moments differ by.
 func (s *Sample) Overcommitted() bool {
-	return s.Known() && slices.ContainsFunc(s.Nodes, Node.overcommitted)
+	return s.Known() && slices.ContainsFunc(s.Nodes, NodeMemory.overcommitted)
 }
 
 // Stands reports whether what was read of the nodes later changes little: none has lost more than half of its slack since.
-func (s *Sample) Stands(later []Memory) bool {
-	if !s.Known() || len(later) != len(s.Memory) {
+func (s *Sample) Stands(later []MemInfo) bool {
+	if !s.Known() || len(later) != len(s.MemInfo) {
 		return false
 	}
 	for i, now := range later {
-		then := s.Memory[i]
+		then := s.MemInfo[i]
 		if now.Node != then.Node || now.Free+now.File+s.Node(now.Node).Slack()/2 < then.Free+then.File {
 			return false
 		}
@@ -92,10 +92,10 @@ func (s *Sample) Stands(later []Memory) bool {
 // leastDeficit, in bytes, is more than samples of different moments differ by.
 const leastDeficit = 16 << 20
 
-func (n Node) overcommitted() bool { return n.Deficit() >= leastDeficit }
+func (n NodeMemory) overcommitted() bool { return n.Deficit() >= leastDeficit }
 
 // Node returns a node of the sample; nil for one that is not known.
-func (s *Sample) Node(id int) *Node {
+func (s *Sample) Node(id int) *NodeMemory {
 	if !s.Known() {
 		return nil
 	}
@@ -113,8 +113,8 @@ type Amount struct {
 	Bytes uint64
 }
 
-// Memory is what the kernel says of a node: MemFree, and its file pages that are on the LRU lists.
-type Memory struct {
+// MemInfo is what the kernel says of a node: MemFree, and its file pages that are on the LRU lists.
+type MemInfo struct {
 	Node       int
 	Free, File uint64
 }
@@ -197,12 +197,12 @@ func share(value, part, whole uint64) uint64 {
 	return result
 }
 
-// Take makes a sample of what was read. Nodes that the kernel does not name are left out.
-func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
-	s := &Sample{At: at, Nodes: make([]Node, len(memory)), Unused: map[string][]Amount{}, Memory: memory}
+// NewSample makes a sample of what was read. Nodes that the kernel does not name are left out.
+func NewSample(at time.Time, memInfo []MemInfo, cgroups []Cgroup) *Sample {
+	s := &Sample{At: at, Nodes: make([]NodeMemory, len(memInfo)), Unused: map[string][]Amount{}, MemInfo: memInfo}
 	index := map[int]int{}
-	for i, m := range memory {
-		s.Nodes[i] = Node{ID: m.Node, Free: m.Free, Reclaimable: m.File}
+	for i, m := range memInfo {
+		s.Nodes[i] = NodeMemory{ID: m.Node, Free: m.Free, Reclaimable: m.File}
 		index[m.Node] = i
 	}
 	for _, c := range cgroups {
@@ -234,6 +234,6 @@ func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
 			}
 		}
 	}
-	slices.SortFunc(s.Nodes, func(a, b Node) int { return a.ID - b.ID })
+	slices.SortFunc(s.Nodes, func(a, b NodeMemory) int { return a.ID - b.ID })
 	return s
 }

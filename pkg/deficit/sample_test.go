@@ -38,19 +38,19 @@ func TestUnused(t *testing.T) {
 }
 
 func TestStands(t *testing.T) {
-	memory := []Memory{{0, 4 * gi, 4 * gi}, {1, gi, 0}}
-	sample := Take(time.Time{}, memory, []Cgroup{{Path: "a", Allocated: []Amount{{0, 2 * gi}}}, {Path: "b", Allocated: []Amount{{1, 2 * gi}}}})
+	memory := []MemInfo{{0, 4 * gi, 4 * gi}, {1, gi, 0}}
+	sample := NewSample(time.Time{}, memory, []Cgroup{{Path: "a", Allocated: []Amount{{0, 2 * gi}}}, {Path: "b", Allocated: []Amount{{1, 2 * gi}}}})
 	for name, test := range map[string]struct {
 		sample *Sample
-		later  []Memory
+		later  []MemInfo
 		want   bool
 	}{
 		"nothing changed":             {sample, memory, true},
-		"memory became a file's":      {sample, []Memory{{0, 0, 8 * gi}, {1, gi, 0}}, true},
-		"half of the slack is taken":  {sample, []Memory{{0, gi, 4 * gi}, {1, gi, 0}}, true},
-		"more is taken":               {sample, []Memory{{0, gi - 1, 4 * gi}, {1, gi, 0}}, false},
-		"there is more":               {sample, []Memory{{0, 8 * gi, 4 * gi}, {1, 2 * gi, 0}}, true},
-		"a page of one without slack": {sample, []Memory{{0, 4 * gi, 4 * gi}, {1, gi - 4096, 0}}, false},
+		"memory became a file's":      {sample, []MemInfo{{0, 0, 8 * gi}, {1, gi, 0}}, true},
+		"half of the slack is taken":  {sample, []MemInfo{{0, gi, 4 * gi}, {1, gi, 0}}, true},
+		"more is taken":               {sample, []MemInfo{{0, gi - 1, 4 * gi}, {1, gi, 0}}, false},
+		"there is more":               {sample, []MemInfo{{0, 8 * gi, 4 * gi}, {1, 2 * gi, 0}}, true},
+		"a page of one without slack": {sample, []MemInfo{{0, 4 * gi, 4 * gi}, {1, gi - 4096, 0}}, false},
 		"a node is gone":              {sample, memory[:1], false},
 		"nothing is known":            {&Sample{Unknown: "no kernel"}, memory, false},
 		"nothing was taken":           {nil, memory, false},
@@ -64,26 +64,26 @@ func TestStands(t *testing.T) {
 }
 
 func TestTake(t *testing.T) {
-	memory := []Memory{{1, 2 * gi, 6 * gi}, {0, gi, 4 * gi}}
+	memory := []MemInfo{{1, 2 * gi, 6 * gi}, {0, gi, 4 * gi}}
 	for name, test := range map[string]struct {
 		cgroups []Cgroup
-		want    []Node
+		want    []NodeMemory
 	}{
-		"nothing allocated": {nil, []Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+		"nothing allocated": {nil, []NodeMemory{{ID: 0, Unused: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"the file pages of an allocation are not available": {
 			[]Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: 3 * gi, File: 2 * gi}}}},
-			[]Node{{ID: 0, Unused: gi, Free: gi, Reclaimable: 2 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]NodeMemory{{ID: 0, Unused: gi, Free: gi, Reclaimable: 2 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"nor do those within a protection": {
 			[]Cgroup{{Path: "a", Protected: 3 * gi, Pages: []Pages{{Node: 0, Resident: 2 * gi, File: 2 * gi}, {Node: 1, Resident: 2 * gi, File: 2 * gi}}}}, // 1 Gi of 4 can go
-			[]Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 2*gi + gi/2}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 4*gi + gi/2}}},
+			[]NodeMemory{{ID: 0, Unused: 0, Free: gi, Reclaimable: 2*gi + gi/2}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 4*gi + gi/2}}},
 		"a protection that is not used keeps nothing more": {
-			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}}, []Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}}, []NodeMemory{{ID: 0, Unused: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"readings of different moments": {
 			[]Cgroup{{Path: "a", Allocated: []Amount{{7, gi}, {0, gi}}, Pages: []Pages{{Node: 0, Resident: 9 * gi, File: 9 * gi}, {Node: 7, Resident: gi, File: gi}}}},
-			[]Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 0}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]NodeMemory{{ID: 0, Unused: 0, Free: gi, Reclaimable: 0}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if difference := cmp.Diff(test.want, Take(time.Time{}, memory, test.cgroups).Nodes, cmpopts.IgnoreFields(Node{}, "Allocated")); difference != "" {
+			if difference := cmp.Diff(test.want, NewSample(time.Time{}, memory, test.cgroups).Nodes, cmpopts.IgnoreFields(NodeMemory{}, "Allocated")); difference != "" {
 				t.Error(difference)
 			}
 		})
@@ -91,7 +91,7 @@ func TestTake(t *testing.T) {
 }
 
 func TestAfter(t *testing.T) {
-	s := Take(time.Time{}, []Memory{{0, 8 * gi, 0}}, []Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}})
+	s := NewSample(time.Time{}, []MemInfo{{0, 8 * gi, 0}}, []Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}})
 	for allocated, want := range map[uint64]uint64{4 * gi: 3 * gi, 6 * gi: 5 * gi, 2 * gi: gi, 0: 0} {
 		if n := s.Nodes[0].After(allocated); n.Unused != want || n.Allocated != allocated || n.Free != 8*gi {
 			t.Errorf("with %d allocated: %+v, want %d unused", allocated, n, want)
@@ -101,12 +101,12 @@ func TestAfter(t *testing.T) {
 
 func TestDeficitAndSlack(t *testing.T) {
 	for _, test := range []struct {
-		node           Node
+		node           NodeMemory
 		deficit, slack uint64
 	}{
-		{Node{Unused: 5, Free: 2, Reclaimable: 1}, 2, 0},
-		{Node{Unused: 3, Free: 2, Reclaimable: 1}, 0, 0},
-		{Node{Unused: 1, Free: 2, Reclaimable: 1}, 0, 2},
+		{NodeMemory{Unused: 5, Free: 2, Reclaimable: 1}, 2, 0},
+		{NodeMemory{Unused: 3, Free: 2, Reclaimable: 1}, 0, 0},
+		{NodeMemory{Unused: 1, Free: 2, Reclaimable: 1}, 0, 2},
 	} {
 		if test.node.Deficit() != test.deficit || test.node.Slack() != test.slack {
 			t.Errorf("%+v: deficit %d and slack %d, want %d and %d", test.node, test.node.Deficit(), test.node.Slack(), test.deficit, test.slack)
@@ -125,17 +125,17 @@ func TestASampleThatIsNotKnown(t *testing.T) {
 func TestTheDeficitOfASample(t *testing.T) {
 	const mi = 1 << 20
 	for name, test := range map[string]struct {
-		nodes         []Node
+		nodes         []NodeMemory
 		unknown       string
 		deficit       uint64
 		overcommitted bool
-		node          *Node // the one with id 2
+		node          *NodeMemory // the one with id 2
 	}{
-		"available":         {nodes: []Node{{ID: 0, Unused: gi, Free: gi}, {ID: 2, Free: gi}}, node: &Node{ID: 2, Free: gi}},
-		"on two nodes":      {nodes: []Node{{ID: 0, Unused: 2 * gi, Free: gi}, {ID: 1, Unused: gi}}, deficit: 2 * gi, overcommitted: true},
-		"little on many":    {nodes: []Node{{ID: 0, Unused: 15 * mi}, {ID: 1, Unused: 15 * mi}}, deficit: 30 * mi},
-		"just so much":      {nodes: []Node{{ID: 0, Free: gi}, {ID: 2, Unused: 16 * mi}}, deficit: 16 * mi, overcommitted: true, node: &Node{ID: 2, Unused: 16 * mi}},
-		"read and not sure": {nodes: []Node{{ID: 2, Unused: gi}}, unknown: "a file is missing"},
+		"available":         {nodes: []NodeMemory{{ID: 0, Unused: gi, Free: gi}, {ID: 2, Free: gi}}, node: &NodeMemory{ID: 2, Free: gi}},
+		"on two nodes":      {nodes: []NodeMemory{{ID: 0, Unused: 2 * gi, Free: gi}, {ID: 1, Unused: gi}}, deficit: 2 * gi, overcommitted: true},
+		"little on many":    {nodes: []NodeMemory{{ID: 0, Unused: 15 * mi}, {ID: 1, Unused: 15 * mi}}, deficit: 30 * mi},
+		"just so much":      {nodes: []NodeMemory{{ID: 0, Free: gi}, {ID: 2, Unused: 16 * mi}}, deficit: 16 * mi, overcommitted: true, node: &NodeMemory{ID: 2, Unused: 16 * mi}},
+		"read and not sure": {nodes: []NodeMemory{{ID: 2, Unused: gi}}, unknown: "a file is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Sample{Nodes: test.nodes, Unknown: test.unknown}
@@ -152,7 +152,7 @@ func TestTheDeficitOfASample(t *testing.T) {
 // TestWhatEachCgroupHasUnused: those that use all that they were allocated, or have no allocation, are in no list.
 func TestWhatEachCgroupHasUnused(t *testing.T) {
 	used := []Pages{{Node: 0, Resident: gi}}
-	sample := Take(time.Time{}, []Memory{{0, 4 * gi, 0}}, []Cgroup{
+	sample := NewSample(time.Time{}, []MemInfo{{0, 4 * gi, 0}}, []Cgroup{
 		{Path: "part", Allocated: []Amount{{0, 2 * gi}}, Pages: used}, {Path: "all", Allocated: []Amount{{0, gi}}, Pages: used}, {Path: "none", Pages: used},
 	})
 	if diff := cmp.Diff(map[string][]Amount{"part": {{0, gi}}}, sample.Unused); diff != "" {
@@ -189,7 +189,7 @@ func FuzzTake(f *testing.F) {
 	f.Add(uint64(1), uint64(2), uint64(3), uint64(4), uint64(5))
 	f.Add(uint64(math.MaxUint64), uint64(math.MaxUint64), uint64(math.MaxUint64), uint64(0), uint64(math.MaxUint64))
 	f.Fuzz(func(t *testing.T, free, file, allocated, resident, protected uint64) {
-		s := Take(time.Time{}, []Memory{{0, free, file}}, []Cgroup{
+		s := NewSample(time.Time{}, []MemInfo{{0, free, file}}, []Cgroup{
 			{Path: "a", Allocated: []Amount{{0, allocated}}, Pages: []Pages{{Node: 0, Resident: resident, File: file}}},
 			{Path: "b", Protected: protected, Pages: []Pages{{Node: 0, Resident: resident, File: file}, {Node: 1, Resident: file, File: resident}}},
 		})

@@ -605,7 +605,7 @@ func TestAContainerKeepsItsClaimOverARestart(t *testing.T) {
 	for name, events := range map[string][]Event{
 		"whose end was reported":     {EndContainer{ID: "first-main"}, again},
 		"whose end was not reported": {again},
-		"whose end was seen":         {Presence{Gone: []Place{{ID: "first-main"}}}, again},
+		"whose end was seen":         {Presence{Gone: []CgroupRef{{ID: "first-main"}}}, again},
 		"whose creation failed":      {EndContainer{ID: "first-main"}, again, AbandonContainer{ID: "first-again"}, again},
 		"beside the old one":         {both(listed)},
 	} {

@@ -60,8 +60,8 @@ func TestLateEventsDecideNothing(t *testing.T) {
 		"a sandbox after the next one":                 {running, RunPod{Pod: older, Header: Header{Epoch: 1, Seq: 3}}, errOvertaken},
 		"a pod's resize after the next one":            {shares, UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, nil},
 		"a look at the pod's limit before its resize":  {shares, Observed{UID: web.UID, ID: web.ID, Revision: 1, Limit: 9 * gi}, nil},
-		"a look at a container before its start":       {append(running, Presence{Present: []Place{{ID: "one"}}}), Presence{Gone: []Place{{ID: "one", Revision: 1}}}, nil},
-		"a start after its container's cgroup is gone": {append(running, Presence{Present: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one", Revision: 2}}}), start("one", 1, 7), nil},
+		"a look at a container before its start":       {append(running, Presence{Present: []CgroupRef{{ID: "one"}}}), Presence{Gone: []CgroupRef{{ID: "one", Revision: 1}}}, nil},
+		"a start after its container's cgroup is gone": {append(running, Presence{Present: []CgroupRef{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []CgroupRef{{ID: "one", Revision: 2}}}), start("one", 1, 7), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "topologyManagerPolicy: single-numa-node")
@@ -115,7 +115,7 @@ func TestALookAtAPodsLimitBeforeAResize(t *testing.T) {
 		create.PodLimit, create.Header, create.Siblings = &before, Header{1, uint64(3 + 2*i)}, Presence{Present: l.pods["web"].siblings(create.Container.Name)}
 		l.after(create, StartContainer{Pod: web, Container: create.Container, Header: Header{1, uint64(4 + 2*i)}})
 	}
-	looked := l.PlacesOf(map[string]bool{l.pods[web.UID].path.Pod: true})[2:] // the pod
+	looked := l.CgroupsOf(map[string]bool{l.pods[web.UID].path.Pod: true})[2:] // the pod
 	to := int64(before)
 	l.after(UpdateContainer{Pod: web, Container: one.Container, To: Resources{MemoryLimit: &to}, Header: Header{1, 7},
 		Facts: Facts{PodLimit: &after, Siblings: Presence{Present: l.pods["web"].siblings("one")}}}, FinishUpdate{ID: one.Container.ID, Header: Header{1, 8}})
@@ -162,7 +162,7 @@ func TestTheDaemonsContainerIsFoundWhileItChanges(t *testing.T) {
 	create, to := claimed(claimPod("web", "burstable/"), "main", claimGi), int64(2*claimGi)
 	create.Container.Resources.OOMScoreAdj = new(int64(999))
 	l.after(create, StartContainer{Pod: create.Pod, Container: create.Container})
-	place, _ := l.Place("web-main")
+	place, _ := l.CgroupOf("web-main")
 	if len(l.High()) != 1 {
 		t.Fatal("it has no memory.high")
 	}

@@ -212,7 +212,7 @@ type Later struct {
 	// Sync are containers whose record in the runtime is outdated; the driver applies SyncContainers to them.
 	Sync []string `json:",omitzero"`
 	// ReadLimits are containers whose memory.max is read once the runtime has written it.
-	ReadLimits []Place `json:",omitzero"`
+	ReadLimits []CgroupRef `json:",omitzero"`
 }
 
 // Delta is a change of the allocations of one pod, or of all pods if State is set.
@@ -284,6 +284,6 @@ func (l *Ledger) changeContainer(id string) *container {
 // readLimit asks the driver to read a container's memory.max.
 func (l *Ledger) readLimit(c *container) {
 	if c.Cgroup != "" {
-		l.step.effects.ReadLimits = append(l.step.effects.ReadLimits, c.place())
+		l.step.effects.ReadLimits = append(l.step.effects.ReadLimits, c.ref())
 	}
 }

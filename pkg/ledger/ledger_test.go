@@ -78,7 +78,7 @@ func (r *events) event() Event {
 	case roll < 15:
 		return SyncContainers{IDs: []string{c.ID}}
 	case roll < 16:
-		return Presence{Gone: []Place{{ID: c.ID, Revision: uint64(1 + r.IntN(3))}}, Present: []Place{{UID: pod.UID, ID: pod.ID}}}
+		return Presence{Gone: []CgroupRef{{ID: c.ID, Revision: uint64(1 + r.IntN(3))}}, Present: []CgroupRef{{UID: pod.UID, ID: pod.ID}}}
 	case roll < 17:
 		return Raise{ID: c.ID, Bytes: 5 << 30}
 	}

@@ -166,7 +166,7 @@ func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy,
 		return MemoryPolicy{}, "the pod may not use the memory of " + nodesOfDevices(c).Named()
 	case usable.SubsetOf(nodes):
 		return MemoryPolicy{}, "its devices are near every NUMA node that the pod may use"
-	case l.manager == nil || len(l.manager.Available()) == 0:
+	case l.manager == nil || len(l.manager.NodeMemory()) == 0:
 		return MemoryPolicy{PreferredMany, nodes}, ""
 	case (nodes & l.slack(0)).Empty():
 		return MemoryPolicy{}, nodes.Named() + " has no memory available beyond its allocations"
@@ -186,7 +186,7 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 			room[node.ID] = node.Of(memorymanager.Memory).Free
 		}
 	}
-	for _, node := range l.manager.Available() {
+	for _, node := range l.manager.NodeMemory() {
 		room[node.ID] = min(room[node.ID], node.Slack())
 	}
 	best, most := 0, uint64(0)
@@ -208,7 +208,7 @@ func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy,
 		nodes = l.slack(0) & allowed
 	}
 	switch {
-	case l.manager == nil || len(l.manager.Available()) == 0:
+	case l.manager == nil || len(l.manager.NodeMemory()) == 0:
 		return MemoryPolicy{}, "what the NUMA nodes have available is not known"
 	case nodes.Empty():
 		return MemoryPolicy{}, "no NUMA node has memory available beyond its allocations"
@@ -223,7 +223,7 @@ func (l *Ledger) slack(bytes uint64) (nodes nodeset.Set) {
 	if l.manager == nil {
 		return 0
 	}
-	for _, n := range l.manager.Available() {
+	for _, n := range l.manager.NodeMemory() {
 		if n.Slack() > bytes {
 			nodes = nodes.Union(nodeset.Of(n.ID))
 		}

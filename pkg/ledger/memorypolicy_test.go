@@ -26,8 +26,8 @@ func annotated(pod Pod, annotations ...string) Pod {
 // two NUMA nodes. Nothing is allocated there, unless a row has a neighbor.
 func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 	const gi = claimGi
-	free := func(unused, free0, free1 uint64) []deficit.Node { // node 0 has a deficit, node 1 has none
-		return []deficit.Node{{ID: 0, Unused: unused, Free: free0}, {ID: 1, Free: free1}}
+	free := func(unused, free0, free1 uint64) []deficit.NodeMemory { // node 0 has a deficit, node 1 has none
+		return []deficit.NodeMemory{{ID: 0, Unused: unused, Free: free0}, {ID: 1, Free: free1}}
 	}
 	lacking, slack, none := free(4*gi, 2*gi, 12*gi), free(gi, 6*gi, 12*gi), free(4*gi, 2*gi, 0)
 	preferred, anywhere := []string{"numa", "preferred"}, []string{"numa", "none"}
@@ -52,7 +52,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		class       string // "" is Burstable
 		annotations []string
 		devices     []topologymanager.Device
-		nodes       []deficit.Node
+		nodes       []deficit.NodeMemory
 		mems        string // the NUMA nodes that the pod may use; "" is both, "unread" none
 		kubelet     string // the kubelet's cpuset.mems
 		limit       uint64 // 0 is 4Gi
@@ -181,7 +181,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"a device where the pod may not be": {devices: device(1), mems: "0",
 			want: "none: device: the pod may not use the memory of node 1"},
 		"a device on a node without memory": {devices: device(7), mems: "0-1,7", want: "none: device: the pod may not use the memory of node 7"},
-		"a device on a node in lacking and another": {machine: threeNodes, mems: "0-2", devices: device(0, 1), nodes: append(lacking, deficit.Node{ID: 2, Free: gi}),
+		"a device on a node in lacking and another": {machine: threeNodes, mems: "0-2", devices: device(0, 1), nodes: append(lacking, deficit.NodeMemory{ID: 2, Free: gi}),
 			want: near1 + " (device vendor.com/gpu gpu-1 near any of nodes 0-1)"},
 		"a device, without a Memory Manager":   {yaml: "memoryManagerPolicy: None", devices: device(1), want: near1 + byDevice},
 		"a device, a runtime without policies": {devices: device(1), old: true, want: "none: device: containerd v2.1.4 applies none"},

@@ -27,7 +27,7 @@ type Needs struct {
 	// Devices asks for the devices of the container and the others of its pod, CPUs for the exclusive CPUs of these others.
 	Devices, CPUs bool
 	// Ended are pods and containers that may have ended. Their Presence is an event of its own, before this one.
-	Ended []Place
+	Ended []CgroupRef
 	// Claims have to be prepared again from the API server: as known here, they are not reserved for the pod.
 	Claims []claims.Claim
 	// NodeMemory is set if a NodeMemorySampled has to come before this event.
@@ -36,13 +36,13 @@ type Needs struct {
 	PageSizes []uint64
 	// LimitOf, MemsOf and FilesOf are the cgroups whose memory.max, cpuset.mems.effective and Files are needed; "" if none.
 	LimitOf, MemsOf, FilesOf string
-	// Siblings are places whose Presence is needed.
-	Siblings []Place
+	// Siblings are containers whose Presence is needed.
+	Siblings []CgroupRef
 	// Usage are cgroups for which the memory that would move is needed.
 	Usage []string
 	// Sandboxes and Listed are the pods and living containers that a runtime lists. A pod's memory.max is needed if its Files is set.
 	// Unlisted are known containers that the runtime does not list.
-	Sandboxes, Listed, Unlisted []Place
+	Sandboxes, Listed, Unlisted []CgroupRef
 
 	node pods.Node
 }
@@ -128,7 +128,7 @@ func (l *Ledger) Needs(event Event, g *Gathered) Needs {
 			n.Refs = append(n.Refs, e.Pods[i].Ref())
 		}
 		if g.asked == 0 {
-			n.Sandboxes, n.Listed = e.places()
+			n.Sandboxes, n.Listed = e.refs()
 			n.Unlisted = l.unlisted(e.Containers)
 		}
 	case SyncContainers:
@@ -278,25 +278,25 @@ func (n *Needs) forClaim(l *Ledger, g *Gathered, uid string) {
 	}
 	for _, c := range user.containers {
 		if c.HasClaims && c.namesClaim(uid) && c.Cgroup != "" {
-			n.Ended = append(n.Ended, c.place())
+			n.Ended = append(n.Ended, c.ref())
 		}
 	}
 }
 
-// places returns the managed pods and their living containers.
-func (e Synchronize) places() (sandboxes, containers []Place) {
+// refs returns the managed pods and their living containers.
+func (e Synchronize) refs() (sandboxes, containers []CgroupRef) {
 	paths := make(map[string]cgroup.PodPath, len(e.Pods))
 	for i := range e.Pods {
 		if path, managed, _ := e.Pods[i].Path(); managed {
 			paths[e.Pods[i].ID] = path
-			sandboxes = append(sandboxes, Place{ID: e.Pods[i].ID, Cgroup: path.Pod, Files: path.Class == memoryqos.Guaranteed})
+			sandboxes = append(sandboxes, CgroupRef{ID: e.Pods[i].ID, Cgroup: path.Pod, Files: path.Class == memoryqos.Guaranteed})
 		}
 	}
 	for i := range e.Containers {
 		c := &e.Containers[i]
 		if path, managed := paths[c.PodID]; managed && c.State.Alive() {
 			if dir, err := path.Container(c.CgroupsPath, c.ID); err == nil {
-				containers = append(containers, Place{ID: c.ID, Cgroup: dir})
+				containers = append(containers, CgroupRef{ID: c.ID, Cgroup: dir})
 			}
 		}
 	}
@@ -304,17 +304,17 @@ func (e Synchronize) places() (sandboxes, containers []Place) {
 }
 
 // unlisted returns the living containers that a runtime does not list.
-func (l *Ledger) unlisted(listed []Container) (places []Place) {
+func (l *Ledger) unlisted(listed []Container) (refs []CgroupRef) {
 	ids := make(map[string]bool, len(listed))
 	for i := range listed {
 		ids[listed[i].ID] = true
 	}
 	for id, c := range l.containers {
 		if !ids[id] && c.Cgroup != "" {
-			places = append(places, c.place())
+			refs = append(refs, c.ref())
 		}
 	}
-	return places
+	return refs
 }
 
 // cgroupsToMove returns the cgroups of containers for which the runtime will be sent other nodes.
@@ -353,26 +353,26 @@ func (l *Ledger) movableCgroups(pod Pod, received Container) []string {
 }
 
 // ending returns the pods without a sandbox, in no order: they end with their cgroups.
-func (l *Ledger) ending() (places []Place) {
+func (l *Ledger) ending() (refs []CgroupRef) {
 	for _, p := range l.living {
 		if p.ending() {
-			places = append(places, p.place())
+			refs = append(refs, p.ref())
 		}
 	}
-	return places
+	return refs
 }
 
 // siblings returns the other living containers of a pod. p may be nil.
-func (p *pod) siblings(container string) (places []Place) {
+func (p *pod) siblings(container string) (refs []CgroupRef) {
 	if p == nil {
 		return nil
 	}
 	for _, c := range p.containers {
 		if c.alive() && c.Name != container && c.Cgroup != "" {
-			places = append(places, c.place())
+			refs = append(refs, c.ref())
 		}
 	}
-	return places
+	return refs
 }
 
 // podLimit returns the pod's limit without its overhead; nil if it is unknown or there is none.

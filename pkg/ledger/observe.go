@@ -30,80 +30,80 @@ func (f *Files) Seen() cgroup.Seen {
 	return cgroup.Seen{Values: memoryqos.Values{Min: f.Min, Low: f.Low, High: f.High}, Mems: f.Mems}
 }
 
-// Place is a pod or container whose cgroup the driver looks for.
-type Place struct {
+// CgroupRef refers to a pod or container at a revision, and to its cgroup.
+type CgroupRef struct {
 	// UID is a pod's Key, and ID its sandbox; a container has only an ID.
 	UID, ID string
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
-	// Revision is the revision of the pod or container when the place was returned.
+	// Revision is the revision of the pod or container when the reference was returned.
 	Revision uint64
 	// Files is set if memory.max has to be read: for a container that is not being created, and for a pod whose limit nothing else shows.
 	Files bool
 }
 
 const (
-	podsPerLook = 50 // bounds the cost of a periodic look
-	toldLooks   = 60 // ten minutes
+	podsPerLook  = 50 // bounds the cost of a periodic look
+	watchedLooks = 60 // ten minutes
 )
 
-// Places returns what the periodic look with this number visits: managed pods and containers whose turn it is. A place that was seen is
-// visited only every toldLooks looks if told has its cgroup, where a new limit is reported, and the parent cgroup, where its removal is
+// CgroupsDue returns what the periodic look with this number visits: managed pods and containers whose turn it is. One that was seen is
+// visited only every watchedLooks looks if watched has its cgroup, where a new limit is reported, and the parent cgroup, where its removal is
 // reported. Every look visits the pods without a sandbox.
-func (l *Ledger) Places(look int, told map[string]bool) (places []Place) {
+func (l *Ledger) CgroupsDue(look int, watched map[string]bool) (refs []CgroupRef) {
 	turns := 1 + len(l.living)/podsPerLook
 	for _, p := range l.living {
-		seldom, turn := (p.number+look)%toldLooks == 0, (p.number+look)%turns == 0
-		places = p.places(places, func(seen bool, cgroup string) bool {
-			return seldom || (turn || cgroup == p.path.Pod) && !(seen && told[cgroup] && told[path.Dir(cgroup)])
+		seldom, turn := (p.number+look)%watchedLooks == 0, (p.number+look)%turns == 0
+		refs = p.refs(refs, func(seen bool, cgroup string) bool {
+			return seldom || (turn || cgroup == p.path.Pod) && !(seen && watched[cgroup] && watched[path.Dir(cgroup)])
 		})
 	}
-	return places
+	return refs
 }
 
-// PlacesOf returns the pods that have one of these cgroups, or a container that has one, and all containers of these pods.
-func (l *Ledger) PlacesOf(cgroups map[string]bool) (places []Place) {
+// CgroupsOf returns the pods that have one of these cgroups, or a container that has one, and all containers of these pods.
+func (l *Ledger) CgroupsOf(cgroups map[string]bool) (refs []CgroupRef) {
 	looked := map[*pod]bool{}
 	for _, dir := range slices.Sorted(maps.Keys(cgroups)) {
 		p := cmp.Or(l.byCgroup[dir], l.byCgroup[path.Dir(dir)])
 		if p != nil && !looked[p] {
 			looked[p] = true
-			places = p.places(places, func(bool, string) bool { return true })
+			refs = p.refs(refs, func(bool, string) bool { return true })
 		}
 	}
-	return places
+	return refs
 }
 
-// places appends the containers that are due, and then the pod if it is due.
-func (p *pod) places(places []Place, due func(seen bool, cgroup string) bool) []Place {
+// refs appends the containers that are due, and then the pod if it is due.
+func (p *pod) refs(refs []CgroupRef, due func(seen bool, cgroup string) bool) []CgroupRef {
 	for _, c := range p.containers {
 		if c.alive() && c.Cgroup != "" && due(c.Seen, c.Cgroup) {
-			places = append(places, c.place())
+			refs = append(refs, c.ref())
 		}
 	}
 	if p.managed && (p.ending() || due(p.Seen, p.path.Pod)) {
-		at := p.place()
-		at.Files = p.Info == nil && p.class() == memoryqos.Guaranteed
-		places = append(places, at)
+		ref := p.ref()
+		ref.Files = p.Info == nil && p.class() == memoryqos.Guaranteed
+		refs = append(refs, ref)
 	}
-	return places
+	return refs
 }
 
-// Place returns where a container's files are; false if it does not live or has no cgroup.
-func (l *Ledger) Place(id string) (Place, bool) {
+// CgroupOf returns where a container's files are; false if it does not live or has no cgroup.
+func (l *Ledger) CgroupOf(id string) (CgroupRef, bool) {
 	c := l.containers[id]
 	if c == nil || c.Cgroup == "" {
-		return Place{}, false
+		return CgroupRef{}, false
 	}
-	return c.place(), true
+	return c.ref(), true
 }
 
-func (p *pod) place() Place {
-	return Place{UID: p.Key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Revision}
+func (p *pod) ref() CgroupRef {
+	return CgroupRef{UID: p.Key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Revision}
 }
 
-func (c *container) place() Place {
-	return Place{ID: c.ID, Cgroup: c.Cgroup, Revision: c.Revision, Files: c.Phase != Creating}
+func (c *container) ref() CgroupRef {
+	return CgroupRef{ID: c.ID, Cgroup: c.Cgroup, Revision: c.Revision, Files: c.Phase != Creating}
 }
 
 // How long a pod, or a container that does not run yet, may be without a cgroup. A container gets its cgroup when it starts. The kubelet
@@ -113,10 +113,10 @@ const (
 	containerGrace = 4 * time.Minute
 )
 
-// Presence says whether the cgroups of places were present. A place is in neither list if that could not be found out, for want of
+// Presence says whether cgroups were present. One is in neither list if that could not be found out, for want of
 // descriptors, memory or permissions. Gone is ignored for a container that the runtime has started or changed since.
 type Presence struct {
-	Present, Gone []Place
+	Present, Gone []CgroupRef
 }
 
 // apply frees pods and ends containers whose cgroups are gone. After its own restart containerd sends no StopPodSandbox and no
@@ -152,9 +152,9 @@ func (e Presence) apply(l *Ledger) {
 
 // Observed is the memory.max in the file of a container or, with a UID, of a pod.
 type Observed struct {
-	// UID and ID are Place's.
+	// UID and ID are CgroupRef's.
 	UID, ID string
-	// Revision is Place's: the limit is ignored if the runtime has changed the pod or container since.
+	// Revision is CgroupRef's: the limit is ignored if the runtime has changed the pod or container since.
 	Revision uint64
 	// Limit is in bytes, a pod's with its overhead; cgroup.Max for "max".
 	Limit uint64

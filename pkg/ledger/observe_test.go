@@ -37,7 +37,7 @@ func TestWhatChangesWhileAContainerRuns(t *testing.T) {
 	}
 	shows := func(bytes uint64) func(*Ledger) Event {
 		return func(l *Ledger) Event {
-			place, _ := l.Place("web-main")
+			place, _ := l.CgroupOf("web-main")
 			return Observed{ID: "web-main", Revision: place.Revision, Limit: bytes}
 		}
 	}
@@ -150,7 +150,7 @@ func TestAContainerThatHasNoCgroupYet(t *testing.T) {
 			web := claimPod("web", "")
 			main := claimed(web, "main", claimGi)
 			l.Step(now, main)
-			l.Step(now.Add(after), l.asOfNow(Presence{Gone: []Place{{ID: main.Container.ID}}}))
+			l.Step(now.Add(after), l.asOfNow(Presence{Gone: []CgroupRef{{ID: main.Container.ID}}}))
 			got := ""
 			for _, note := range l.Step(now.Add(after), StartContainer{Pod: web, Container: main.Container}).Notes {
 				got += note.Text
@@ -184,22 +184,22 @@ func TestWhatAPeriodicLookIsAt(t *testing.T) {
 			create := claimed(web, "main", claimGi)
 			l.after(Connected{Epoch: 1}, RunPod{Pod: web}, create, StartContainer{Pod: web, Container: create.Container})
 			if !test.unseen {
-				l.after(Presence{Present: l.PlacesOf(map[string]bool{container: true})})
+				l.after(Presence{Present: l.CgroupsOf(map[string]bool{container: true})})
 			}
 			told := map[string]bool{}
 			for _, dir := range strings.Fields(test.told) {
 				told[dir] = true
 			}
 			counts := map[string]int{}
-			for look := range toldLooks {
+			for look := range watchedLooks {
 				var at []string
-				for _, place := range l.Places(look, told) {
+				for _, place := range l.CgroupsDue(look, told) {
 					at = append(at, place.Cgroup)
 				}
 				slices.Sort(at)
 				counts[strings.Join(at, " ")]++
 			}
-			want := map[string]int{test.want: toldLooks - 1}
+			want := map[string]int{test.want: watchedLooks - 1}
 			want[all]++
 			if !maps.Equal(counts, want) {
 				t.Errorf("looks at %v, want %v", counts, want)
@@ -212,13 +212,13 @@ func TestWhatAPeriodicLookIsAt(t *testing.T) {
 func TestAPodThatEndsIsLookedAtEachTime(t *testing.T) {
 	l := newLedger(t, "")
 	web := claimPod("web", "")
-	l.after(Connected{Epoch: 1}, RunPod{Pod: web}, Presence{Present: []Place{{UID: web.UID, ID: web.ID}}})
+	l.after(Connected{Epoch: 1}, RunPod{Pod: web}, Presence{Present: []CgroupRef{{UID: web.UID, ID: web.ID}}})
 	told := map[string]bool{"kubepods": true, "kubepods/podweb": true}
-	if places := l.Places(1, told); len(places) > 0 {
+	if places := l.CgroupsDue(1, told); len(places) > 0 {
 		t.Errorf("looks at %v", places)
 	}
 	l.after(EndPod{Pod: web})
-	if places := l.Places(1, told); len(places) != 1 {
+	if places := l.CgroupsDue(1, told); len(places) != 1 {
 		t.Errorf("looks at %v, want the pod", places)
 	}
 }
@@ -241,7 +241,7 @@ func TestEveryPodHasItsTurn(t *testing.T) {
 	}
 	last := map[string]int{}
 	for look := range 2 * living {
-		for _, at := range l.Places(look, nil) {
+		for _, at := range l.CgroupsDue(look, nil) {
 			last[at.Cgroup] = look
 		}
 		for _, p := range l.living {

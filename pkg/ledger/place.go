@@ -412,12 +412,12 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 			}
 			whole = append(whole, one)
 		}
-		if _, err := l.manager.AdmitPod(wanted.Pod, whole); err != nil {
+		if _, err := l.manager.AlignPod(wanted.Pod, whole); err != nil {
 			return memorymanager.Placement{}, err
 		}
 	}
 	wanted.FreePages = l.step.facts.FreePages
-	placement, err := l.manager.Admit(wanted)
+	placement, err := l.manager.Allocate(wanted)
 	if err != nil && podScope {
 		l.manager.ReleasePod(wanted.Pod) // the runtime tries again, and there may be room then
 	}

@@ -91,7 +91,7 @@ func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (me
 	if err != nil {
 		return whole, err
 	}
-	part, err := l.manager.Admit(wanted)
+	part, err := l.manager.Allocate(wanted)
 	part.Affinity, part.Bounded, part.Overcommitted = whole.Affinity, whole.Bounded, whole.Overcommitted
 	return part, err
 }
@@ -105,7 +105,7 @@ func (l *Ledger) allocateWholeOn(c *container, nodes nodeset.Set) (memorymanager
 			return whole, fmt.Errorf("adopt the pod: %w", err)
 		}
 	}
-	part, err := l.manager.Admit(l.managerContainer(c))
+	part, err := l.manager.Allocate(l.managerContainer(c))
 	part.Overcommitted = whole.Overcommitted
 	return part, err
 }
@@ -119,7 +119,7 @@ func (l *Ledger) placeParts(p *pod) {
 		if blocks := l.blocks(c); blocks == nil || !c.alive() || c.ByKubelet || c.Nodes == nodesOf(blocks) || l.unpinnable(c) != "" {
 			continue
 		}
-		if part, err := l.manager.Admit(l.managerContainer(c)); err == nil {
+		if part, err := l.manager.Allocate(l.managerContainer(c)); err == nil {
 			l.assign(c, assignment{Placement: Placement{Pinning: l.howPlaced(p, part)}.withAllocation(part)})
 		}
 	}

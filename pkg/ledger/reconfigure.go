@@ -88,7 +88,7 @@ func (l *Ledger) setNodeMap(resolved config.Resolved) error {
 		}
 	}
 	if manager != nil {
-		manager.Observe(l.state.NodeMemory)
+		manager.SetNodeMemory(l.state.NodeMemory)
 	}
 	l.manager, l.reserved = manager, reserved
 	for _, p := range l.living {

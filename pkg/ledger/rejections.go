@@ -90,7 +90,7 @@ func (l *Ledger) rejectResize(c *container, err error) *Refusal {
 
 // causeOf returns why a container could not be placed.
 func (l *Ledger) causeOf(err error) cause {
-	rejection, ok := errors.AsType[*memorymanager.Rejection](err)
+	rejection, ok := errors.AsType[*memorymanager.AllocationError](err)
 	if !ok {
 		return cause{reason: memorymanager.NotPreferred, text: err.Error()}
 	}

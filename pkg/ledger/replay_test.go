@@ -381,7 +381,7 @@ func (r *replayer) create(p *runningPod, inOrder []podContainer, answers map[str
 		delete(devices, c.Name)
 		delete(cpus, c.Name)
 		effects := r.event(ledger.CreateContainer{Pod: p.Pod, Container: *c, Facts: ledger.Facts{PodInfo: p.known, Devices: devices, CPUs: cpus}})
-		var rejected *memorymanager.Rejection
+		var rejected *memorymanager.AllocationError
 		if errors.As(effects.Err, &rejected) {
 			answers[c.Name] = containerResult{}
 			if rejected.Affinity != nil {

@@ -77,7 +77,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				now := time.Unix(1, 0)
 				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
 				l.Step(now, StartContainer{Pod: pod, Container: container(2 * gi)})
-				place, _ := l.Place("id")
+				place, _ := l.CgroupOf("id")
 				l.Step(now, Observed{ID: "id", Revision: place.Revision, Limit: gi}) // a resize that no event reported
 				return l.Step(now, Synchronize{
 					Pods: []Pod{pod}, Containers: []Container{container(gi + 1000)},
@@ -95,7 +95,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				for _, larger := range []int64{2 * gi, 3 * gi, 3 * gi} {
 					l.Step(now, UpdateContainer{Pod: pod, Container: container(gi + 1000), To: Resources{MemoryLimit: &larger}})
 				}
-				place, _ := l.Place("id")
+				place, _ := l.CgroupOf("id")
 				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: gi})
 			},
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
@@ -109,7 +109,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				for _, larger := range []int64{2*gi + 1000, 3 * gi} {
 					l.Step(now, UpdateContainer{Pod: pod, Container: container(gi), To: Resources{MemoryLimit: &larger}})
 				}
-				place, _ := l.Place("id")
+				place, _ := l.CgroupOf("id")
 				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: 2 * gi})
 			},
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
@@ -124,7 +124,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now, StartContainer{Pod: pod, Container: c})
 				l.Step(now, UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: &small}})
 				l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: HardReservation\nmemoryThrottlingFactor: null")})
-				place, _ := l.Place("id")
+				place, _ := l.CgroupOf("id")
 				l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: 20 * gi})
 				return l.Step(now.Add(time.Minute), SyncContainers{IDs: []string{"id"}})
 			},
@@ -172,7 +172,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now, StartContainer{Pod: pod, Container: a})
 				larger := int64(2 * gi)
 				l.Step(now, UpdateContainer{Pod: pod, Container: a, To: Resources{MemoryLimit: &larger}, Facts: Facts{PodLimit: limit}})
-				place, _ := l.Place("id")
+				place, _ := l.CgroupOf("id")
 				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: gi})
 			},
 			look: func(l *Ledger, _ Effects) string {

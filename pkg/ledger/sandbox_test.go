@@ -20,7 +20,7 @@ func TestWhenAPodEnds(t *testing.T) {
 		pod.ID = sandbox
 		return pod
 	}
-	place := Place{UID: "web", ID: "sandbox-web", Cgroup: "kubepods/podweb"}
+	place := CgroupRef{UID: "web", ID: "sandbox-web", Cgroup: "kubepods/podweb"}
 	other := place
 	other.ID = "second"
 	c := claimed(web, "main", 4*claimGi).Container
@@ -33,13 +33,13 @@ func TestWhenAPodEnds(t *testing.T) {
 		"its cgroup is gone":              {[]Event{EndPod{Pod: web, Gone: true}}, "nothing"},
 		"its cgroup is there":             {[]Event{EndPod{Pod: web}}, "4Gi sandbox-web 1"},
 		"its sandbox is removed":          {[]Event{EndPod{Pod: web}, EndPod{Pod: web}}, "4Gi sandbox-web 1"},
-		"its cgroup goes":                 {[]Event{EndPod{Pod: web}, Presence{Gone: []Place{place}}}, "nothing"},
-		"its cgroup stays":                {[]Event{EndPod{Pod: web}, Presence{Present: []Place{place}}}, "4Gi sandbox-web 1"},
+		"its cgroup goes":                 {[]Event{EndPod{Pod: web}, Presence{Gone: []CgroupRef{place}}}, "nothing"},
+		"its cgroup stays":                {[]Event{EndPod{Pod: web}, Presence{Present: []CgroupRef{place}}}, "4Gi sandbox-web 1"},
 		"it gets another sandbox":         {[]Event{EndPod{Pod: web}, RunPod{Pod: in("second")}}, "4Gi second 0"},
 		"the old one is removed":          {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: web}}, "4Gi second 0"},
 		"the new one is removed, too":     {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: web}, EndPod{Pod: in("second")}}, "4Gi second 1"},
-		"a late look at the old one":      {[]Event{EndPod{Pod: web}, RunPod{Pod: in("second")}, Presence{Gone: []Place{place}}}, "4Gi second 0"},
-		"a look at the new one":           {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: in("second")}, Presence{Gone: []Place{other}}}, "nothing"},
+		"a late look at the old one":      {[]Event{EndPod{Pod: web}, RunPod{Pod: in("second")}, Presence{Gone: []CgroupRef{place}}}, "4Gi second 0"},
+		"a look at the new one":           {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: in("second")}, Presence{Gone: []CgroupRef{other}}}, "nothing"},
 		"both are listed":                 {[]Event{Synchronize{Pods: []Pod{in("z"), in("a")}}, EndPod{Pod: in("z")}}, "4Gi a 0"},
 		"both are listed, and both end":   {[]Event{Synchronize{Pods: []Pod{in("z"), in("a")}}, EndPod{Pod: in("z")}, EndPod{Pod: in("a")}}, "4Gi a 1"},
 		"the old one is not listed":       {[]Event{RunPod{Pod: in("second")}, Synchronize{Pods: []Pod{in("second")}}, EndPod{Pod: in("second")}}, "4Gi second 1"},
@@ -114,11 +114,11 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 	create := func(name string, limit uint64, there ...string) CreateContainer {
 		e := claimed(web, name, limit)
 		for _, other := range []string{"main", "side", "init"} {
-			at := Place{ID: "web-" + other}
+			at := CgroupRef{ID: "web-" + other}
 			e.Siblings.Gone = append(e.Siblings.Gone, at)
 		}
 		for _, other := range there {
-			e.Siblings.Present = append(e.Siblings.Present, Place{ID: "web-" + other})
+			e.Siblings.Present = append(e.Siblings.Present, CgroupRef{ID: "web-" + other})
 		}
 		for _, at := range e.Siblings.Present {
 			for i, gone := range e.Siblings.Gone {
@@ -138,7 +138,7 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 	resize := func(name string, to uint64, pod *uint64) UpdateContainer {
 		bytes := int64(to)
 		return UpdateContainer{Pod: web, Container: claimed(web, name, gi).Container, To: Resources{MemoryLimit: &bytes},
-			Facts: Facts{PodLimit: pod, Siblings: Presence{Present: []Place{{ID: "web-main"}, {ID: "web-side"}}}}}
+			Facts: Facts{PodLimit: pod, Siblings: Presence{Present: []CgroupRef{{ID: "web-main"}, {ID: "web-side"}}}}}
 	}
 	podLimit := func(bytes uint64) Observed { return Observed{UID: "web", ID: web.ID, Limit: bytes} }
 	const own, shared = "own", "shared"
@@ -162,7 +162,7 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 		"the pod API says otherwise": {[]Event{create("init", 8*gi), start("init"), create("main", gi, "init"), EndContainer{ID: "web-init"}, start("main"),
 			PodFacts{UID: "web", PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed,
 				Containers: []pods.Container{{Name: "init", Kind: memoryqos.Init, Request: 8 * gi, Limit: 8 * gi}, {Name: "main", Request: gi, Limit: gi}}}}}}, own},
-		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{Present: []Place{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
+		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{Present: []CgroupRef{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "")

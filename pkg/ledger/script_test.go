@@ -109,7 +109,7 @@ func (s *script) event() Event {
 		return s.describe()
 	case "gone": // the pod's cgroup
 		pod := s.pod(false)
-		return Presence{Gone: []Place{{UID: pod.UID, ID: pod.ID}}}
+		return Presence{Gone: []CgroupRef{{UID: pod.UID, ID: pod.ID}}}
 	case "synchronize":
 		return Synchronize{Pods: s.pods, Containers: s.alive}
 	case "create":
@@ -124,7 +124,7 @@ func (s *script) event() Event {
 	case "update":
 		to := s.resources()
 		c.Resources = c.Resources.Updated(to)
-		at, _ := s.l.Place(c.ID)
+		at, _ := s.l.CgroupOf(c.ID)
 		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Facts: Facts{PodInfo: s.known(s.pod(false)), Usage: map[string]Usage{at.Cgroup: {}}}}
 	case "updated":
 		return FinishUpdate{ID: c.ID}
@@ -135,7 +135,7 @@ func (s *script) event() Event {
 	case "raise":
 		return Raise{ID: c.ID, Bytes: s.bytes("to")}
 	case "shows": // memory.max, another than was asked for
-		at, _ := s.l.Place(c.ID)
+		at, _ := s.l.CgroupOf(c.ID)
 		limit := s.bytes("memory")
 		return Observed{ID: c.ID, Revision: at.Revision, Limit: limit}
 	}

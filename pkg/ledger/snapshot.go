@@ -46,7 +46,7 @@ func Open(s State) (*Ledger, error) {
 		if err := l.manager.Open(*allocations); err != nil {
 			return nil, err
 		}
-		l.manager.Observe(s.NodeMemory)
+		l.manager.SetNodeMemory(s.NodeMemory)
 	}
 	for _, state := range states {
 		l.openPod(state)

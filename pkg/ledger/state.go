@@ -47,7 +47,7 @@ type State struct {
 	Allocations *memorymanager.Snapshot `json:",omitempty"`
 
 	// NodeMemory is the unused and available memory of the NUMA nodes, as last sampled.
-	NodeMemory []deficit.Node `json:",omitempty"`
+	NodeMemory []deficit.NodeMemory `json:",omitempty"`
 
 	Rejections []Rejection `json:",omitempty"`
 	Counters   Counters

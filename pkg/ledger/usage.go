@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -22,15 +21,6 @@ type Usage struct {
 // allows reports whether a write of cpuset.mems moves at most most bytes.
 func (u *Usage) allows(to nodeset.Set, most uint64) bool {
 	return u.Gone || most == math.MaxUint64 && u.Unread != "" || u.Unread == "" && u.Migration(to).Bytes <= most
-}
-
-// NodeMemorySampled is the memory of the NUMA nodes that is allocated and unused, and available. Nodes is empty if it is unknown.
-type NodeMemorySampled struct{ Nodes []deficit.Node }
-
-func (e NodeMemorySampled) apply(l *Ledger) {
-	if l.state.NodeMemory = e.Nodes; l.manager != nil {
-		l.manager.Observe(e.Nodes)
-	}
 }
 
 // containerAt returns the living container with a cgroup; nil if there is none.

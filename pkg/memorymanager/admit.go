@@ -11,9 +11,9 @@ import (
 
 const noRoom = "no set of NUMA nodes has room"
 
-// Admit places and allocates a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
+// Allocate allocates a container. A container that has blocks keeps them. The error is an *AllocationError and leaves the
 // state as it was.
-func (m *Manager) Admit(c Container) (Placement, error) {
+func (m *Manager) Allocate(c Container) (Placement, error) {
 	existing := m.container(c.Pod, c.Name)
 	if m.whole(c.Pod) {
 		return m.part(c, existing)
@@ -29,7 +29,7 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 			return m.rerun(c, nodes)
 		}
 	}
-	placement, rejected := m.choose(c)
+	placement, rejected := m.chooseNodes(c)
 	if rejected != nil {
 		return Placement{}, rejected
 	}
@@ -37,13 +37,13 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 	return placement, nil
 }
 
-// choose decides where a container goes that is about to be allocated, or a pod that is allocated as a whole.
-func (m *Manager) choose(c Container) (Placement, *Rejection) {
-	hint, nodes, rejected := m.place(c)
-	if rejected == nil {
-		rejected = m.verifyPages(c, nodes)
+// chooseNodes chooses the nodes of a container that is about to be allocated, or of a pod that is allocated as a whole.
+func (m *Manager) chooseNodes(c Container) (Placement, *AllocationError) {
+	hint, nodes, refused := m.nodesFor(c)
+	if refused != nil {
+		return Placement{}, m.rejectNodes(c, refused)
 	}
-	if rejected != nil {
+	if rejected := m.verifyPages(c, nodes); rejected != nil {
 		return Placement{}, rejected
 	}
 	bounded := m.hints.bounded
@@ -53,21 +53,13 @@ func (m *Manager) choose(c Container) (Placement, *Rejection) {
 	return Placement{Affinity: hint, Nodes: nodes, Bounded: bounded}, nil
 }
 
-// place decides where a new container goes: the Topology Manager's hint, and the nodes that are then allocated.
-func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
-	hint, nodes, refused := m.decide(c)
-	if refused != nil {
-		return hint, 0, m.rejectNodes(c, refused)
-	}
-	return hint, nodes, nil
-}
-
-func (m *Manager) decide(c Container) (topologymanager.Hint, nodeset.Set, *refusal) {
+// nodesFor returns the Topology Manager's hint for a container, and the nodes to allocate.
+func (m *Manager) nodesFor(c Container) (topologymanager.Hint, nodeset.Set, *refusal) {
 	hint, h, refused := m.align(c)
 	if refused != nil {
 		return hint, 0, refused
 	}
-	nodes, cause := m.allocate(c.Pod, h, hint)
+	nodes, cause := m.nodesOfHint(c.Pod, h, hint)
 	reason := TopologyAffinityError
 	switch {
 	case cause == "":
@@ -165,8 +157,8 @@ func (m *Manager) providers(c Container) topologymanager.Providers {
 	return in
 }
 
-// allocate turns a hint into the nodes to allocate, or says why it can not.
-func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nodeset.Set, string) {
+// nodesOfHint turns a hint into the nodes to allocate, or says why it can not.
+func (m *Manager) nodesOfHint(pod string, h *hints, hint topologymanager.Hint) (nodeset.Set, string) {
 	nodes := hint.Nodes
 	if nodes.Empty() {
 		if nodes = h.narrow(); nodes.Empty() {
@@ -305,7 +297,7 @@ func (m *Manager) placed(blocks []Block) Placement {
 
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
 // CPUs and devices. An allocation by itself is never rejected.
-func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint, *Rejection) {
+func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint, *AllocationError) {
 	if p := m.known(c.Pod); p != nil && p.affinity != nil {
 		return *p.affinity, nil
 	}

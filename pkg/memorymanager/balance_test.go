@@ -39,7 +39,7 @@ func TestAllocationsBalanceWhateverComes(t *testing.T) {
 			var what string
 			switch r.IntN(8) {
 			case 0, 1:
-				_, err := m.Admit(c)
+				_, err := m.Allocate(c)
 				what = fmt.Sprint("admit ", err)
 			case 2:
 				_, err := m.Adopt(pod, name, request, nodeset.Set(r.Uint64())&nodeset.Set(1<<len(nodes)-1))

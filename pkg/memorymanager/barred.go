@@ -130,7 +130,7 @@ func (m *Manager) admits(c Container) bool {
 		_, err := m.Resize(c, true)
 		return err == nil
 	}
-	_, _, refused := m.decide(c)
+	_, _, refused := m.nodesFor(c)
 	return refused == nil
 }
 

@@ -26,9 +26,9 @@ func TestWhatHelpsHelps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fits := func(m *memorymanager.Manager, c memorymanager.Container) *memorymanager.Rejection {
-			_, err := m.Admit(c)
-			rejected, _ := errors.AsType[*memorymanager.Rejection](err)
+		fits := func(m *memorymanager.Manager, c memorymanager.Container) *memorymanager.AllocationError {
+			_, err := m.Allocate(c)
+			rejected, _ := errors.AsType[*memorymanager.AllocationError](err)
 			return rejected
 		}
 		for i := range 12 {
@@ -90,10 +90,10 @@ func TestARejectionAllocatesOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var rejected *memorymanager.Rejection
+	var rejected *memorymanager.AllocationError
 	allocations := testing.AllocsPerRun(1, func() {
-		_, err := m.Admit(app("large", 12*gi))
-		rejected, _ = errors.AsType[*memorymanager.Rejection](err)
+		_, err := m.Allocate(app("large", 12*gi))
+		rejected, _ = errors.AsType[*memorymanager.AllocationError](err)
 	})
 	if rejected == nil || !strings.HasPrefix(rejected.Helps, "all of these containers end") {
 		t.Fatalf("rejected: %v", rejected)

@@ -70,7 +70,7 @@ func BenchmarkCycle(b *testing.B) {
 					c := memorymanager.Container{Pod: "measured", Name: "app", Request: benchRequest(types)}
 					b.ReportAllocs()
 					for b.Loop() {
-						if _, err := m.Admit(c); err != nil {
+						if _, err := m.Allocate(c); err != nil {
 							b.Fatal(err)
 						}
 						m.Release(c.Pod, c.Name)
@@ -95,7 +95,7 @@ func BenchmarkStrategy(b *testing.B) {
 					c := memorymanager.Container{Pod: "measured", Name: "app", Request: benchRequest(types)}
 					b.ReportAllocs()
 					for b.Loop() {
-						if _, err := m.Admit(c); err != nil {
+						if _, err := m.Allocate(c); err != nil {
 							b.Fatal(err)
 						}
 						m.Release(c.Pod, c.Name)
@@ -143,7 +143,7 @@ func BenchmarkHard(b *testing.B) {
 						b.ReportAllocs()
 						before := processorTime(b)
 						for b.Loop() {
-							_, _ = m.Admit(c)
+							_, _ = m.Allocate(c)
 							m.Release(c.Pod, c.Name)
 						}
 						b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")

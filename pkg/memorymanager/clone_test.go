@@ -34,7 +34,7 @@ func TestACloneIsIndependent(t *testing.T) {
 				c.Pod = before.Entries[r.IntN(n)].Pod
 			}
 			decisions = append(decisions, func(m *memorymanager.Manager) string {
-				placement, err := m.Admit(c)
+				placement, err := m.Allocate(c)
 				return fmt.Sprint(placement, err)
 			})
 		}

@@ -56,7 +56,7 @@ func TestDevices(t *testing.T) {
 			}
 			c := app("p", gi)
 			c.CPUs, c.Devices, c.Required = test.cpus, test.devices, test.required
-			p, err := m.Admit(c)
+			p, err := m.Allocate(c)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Errorf("got %s (%v), want %s", p.Nodes, err, test.err)
@@ -96,7 +96,7 @@ func TestOneNodeOfAGroup(t *testing.T) {
 		}
 		last := app("last", 3*gi)
 		last.CPUs = nodeset.Of(1)
-		if _, err := m.Admit(last); err != nil && test.alignTo != topologymanager.AlignToKubelet {
+		if _, err := m.Allocate(last); err != nil && test.alignTo != topologymanager.AlignToKubelet {
 			t.Error(err)
 		}
 		for _, pod := range []string{"wide", "next", "one", "last"} {
@@ -122,7 +122,7 @@ func TestRegeneratedHints(t *testing.T) {
 	mustAdmit(t, m, c)
 	c.CPUs = nodeset.Of(0)
 	const want = "its memory is on node 1, and its exclusive CPUs are on node 0"
-	if p, err := m.Admit(c); err == nil || !strings.Contains(err.Error(), want) {
+	if p, err := m.Allocate(c); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %+v (%v), want %s", p, err, want)
 	}
 	if blocks := m.Blocks("p", c.Name); len(blocks) != 1 || blocks[0].Nodes != nodeset.Of(1) {

@@ -49,7 +49,7 @@ func (m *Manager) Explain(c Container) Explanation {
 	if existing == nil {
 		return spare.judge(c, Explanation{})
 	}
-	has, err := spare.Admit(c)
+	has, err := spare.Allocate(c)
 	if err != nil { // its CPUs have moved since
 		has = Placement{Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true}
 	}
@@ -69,7 +69,7 @@ func explanationOf(p Placement) Explanation {
 // container keeps all the same.
 func (m *Manager) judge(c Container, e Explanation) Explanation {
 	keeps := e.Existing
-	placement, rejected := m.choose(c)
+	placement, rejected := m.chooseNodes(c)
 	now := placement.Nodes
 	switch {
 	case rejected == nil && !keeps:

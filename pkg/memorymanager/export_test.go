@@ -6,7 +6,7 @@ import "github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 func (m *Manager) SetBudget(budget int) { m.budget = budget }
 
 // Align is the Topology Manager's answer to a container whose memory is not placed: what its CPUs and devices prefer. The
-// error is a *Rejection.
+// error is an *AllocationError.
 func (m *Manager) Align(c Container) (topologymanager.Hint, error) {
 	hint, admitted := m.merge(c, nil)
 	if !admitted {

@@ -57,7 +57,7 @@ func TestForeignCPUs(t *testing.T) {
 			}
 			c := app("p", max(test.bytes, gi))
 			c.CPUs, c.Required = test.cpus, test.required
-			p, err := m.Admit(c)
+			p, err := m.Allocate(c)
 			switch {
 			case test.err != "":
 				if err == nil || !strings.Contains(err.Error(), test.err) {
@@ -79,7 +79,7 @@ func TestForeignCPUs(t *testing.T) {
 		first, second := app("p", gi), app("p", gi)
 		second.Name = "d"
 		first.CPUs = on(0, 1)
-		hint, err := m.AdmitPod("p", []memorymanager.Container{first, second})
+		hint, err := m.AlignPod("p", []memorymanager.Container{first, second})
 		if err != nil || hint != (topologymanager.Hint{Nodes: on(0, 1)}) {
 			t.Fatalf("the pod's affinity is %+v (%v)", hint, err)
 		}
@@ -90,7 +90,7 @@ func TestForeignCPUs(t *testing.T) {
 		}
 		first.Required = true
 		first.Pod = "q"
-		if _, err := m.AdmitPod("q", []memorymanager.Container{first}); err == nil {
+		if _, err := m.AlignPod("q", []memorymanager.Container{first}); err == nil {
 			t.Error("a pod that requires its nodes is admitted")
 		}
 	})

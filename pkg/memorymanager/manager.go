@@ -22,9 +22,9 @@ type Manager struct {
 	options Options // with the defaults of what is empty
 	rules   topologymanager.Rules
 	// overlaps is set where one node of a group may be a container's.
-	overlaps bool
-	budget   int
-	observed []deficit.Node // for the strategy LeastUsed; nil when it is not known
+	overlaps   bool
+	budget     int
+	nodeMemory []deficit.NodeMemory // for the strategy LeastUsed; nil when it is not known
 
 	all       nodeset.Set
 	columns   []*column
@@ -63,7 +63,7 @@ type pod struct {
 	containers []container
 	// blocks are the pod's own allocation, and its containers' blocks are parts of it; nil without pod-level resources.
 	blocks []Block
-	// affinity is what AdmitPod decided.
+	// affinity is what AlignPod decided.
 	affinity *topologymanager.Hint
 }
 

@@ -41,7 +41,7 @@ func app(pod string, bytes uint64) memorymanager.Container {
 
 func mustAdmit(t testing.TB, m *memorymanager.Manager, c memorymanager.Container) memorymanager.Placement {
 	t.Helper()
-	p, err := m.Admit(c)
+	p, err := m.Allocate(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,8 +359,8 @@ func TestRejections(t *testing.T) {
 				mustAdmit(t, m, c)
 			}
 			before := m.State()
-			_, err := m.Admit(test.c)
-			var rejected *memorymanager.Rejection
+			_, err := m.Allocate(test.c)
+			var rejected *memorymanager.AllocationError
 			if !errors.As(err, &rejected) {
 				t.Fatalf("got %v, want a rejection", err)
 			}
@@ -415,7 +415,7 @@ func TestPoolsOfTwoNodes(t *testing.T) {
 	if p.Nodes != nodeset.Of(0, 1) {
 		t.Errorf("24Mi are on %s", p.Nodes)
 	}
-	if _, err := m.Admit(memorymanager.Container{Pod: "b", Name: "c", Request: request(4 * mi)}); err == nil {
+	if _, err := m.Allocate(memorymanager.Container{Pod: "b", Name: "c", Request: request(4 * mi)}); err == nil {
 		t.Error("what one node could hold is preferred on both")
 	}
 }
@@ -476,7 +476,7 @@ func TestPodsByTurns(t *testing.T) {
 	}
 	c := container("b", "init2", memoryqos.Init, 1)
 	if c.Request[0].Type = "hugepages-2Mi"; c.Request[0].Type != memorymanager.Memory {
-		if _, err := m.Admit(c); err == nil {
+		if _, err := m.Allocate(c); err == nil {
 			t.Error("an init container that runs again got pages that are not there")
 		}
 	}
@@ -494,7 +494,7 @@ func TestPodScope(t *testing.T) {
 		return containers
 	}
 	both := pod("p", 6*gi, 5*gi)
-	hint, err := m.AdmitPod("p", both)
+	hint, err := m.AlignPod("p", both)
 	if err != nil || hint.Nodes != nodeset.Of(0, 1) {
 		t.Fatalf("%v, %v", hint, err)
 	}
@@ -503,7 +503,7 @@ func TestPodScope(t *testing.T) {
 			t.Errorf("%s is on %s", c.Name, p.Nodes)
 		}
 	}
-	if again, err := m.AdmitPod("p", both); err != nil || !again.Preferred {
+	if again, err := m.AlignPod("p", both); err != nil || !again.Preferred {
 		t.Errorf("again: %v, %v", again, err)
 	}
 	tests := map[string]struct {
@@ -521,8 +521,8 @@ func TestPodScope(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := m.AdmitPod("q", test.containers)
-			var rejected *memorymanager.Rejection
+			_, err := m.AlignPod("q", test.containers)
+			var rejected *memorymanager.AllocationError
 			if errors.As(err, &rejected) != (test.reason != memorymanager.Reason{}) {
 				t.Fatal(err)
 			}
@@ -751,7 +751,7 @@ func TestFallBack(t *testing.T) {
 	if p.Nodes != nodeset.Of(2) {
 		t.Errorf("on %s, want the node that has room", p.Nodes)
 	}
-	if _, err := m.Admit(app("d", 9*gi)); err == nil {
+	if _, err := m.Allocate(app("d", 9*gi)); err == nil {
 		t.Error("placed where nothing fits")
 	}
 }
@@ -1026,8 +1026,8 @@ func TestManyPodsComeAndGo(t *testing.T) {
 // A rejection in one line is bounded however many nodes there are; its Text has them all.
 func TestARejectionInOneLineIsBounded(t *testing.T) {
 	m := manager(t, plain(64), topologymanager.SingleNUMANode)
-	_, err := m.Admit(app("p", 11*gi))
-	var rejected *memorymanager.Rejection
+	_, err := m.Allocate(app("p", 11*gi))
+	var rejected *memorymanager.AllocationError
 	if !errors.As(err, &rejected) {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func TestCPUsAndDevicesOffTheMap(t *testing.T) {
 					if e := m.Explain(c); e.Nodes != test.want || e.Aligned != test.says {
 						t.Errorf("explain says nodes %s, %q", e.Nodes, e.Aligned)
 					}
-					p, err := m.Admit(c)
+					p, err := m.Allocate(c)
 					if err != nil || p.Nodes != test.want || !p.Affinity.Preferred {
 						t.Errorf("nodes %s, preferred %v, error %v; want %s", p.Nodes, p.Affinity.Preferred, err, test.want)
 					}
@@ -75,7 +75,7 @@ func TestCPUsAndDevicesOffTheMap(t *testing.T) {
 		c := app("p", gi)
 		c.Devices, c.Required = gpu(3), true
 		const want = "its device gpu g on node 3 (node 3 has no memory: nearest is node 1): 0 of 10Gi free, 1Gi needed"
-		if _, err := m.Admit(c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := m.Allocate(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 		for _, test := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// InsufficientHugepages is the reason of a Rejection: the kernel has fewer huge pages free on the chosen nodes than are asked
+// InsufficientHugepages is the reason of an AllocationError: the kernel has fewer huge pages free on the chosen nodes than are asked
 // for. Pods that are not Guaranteed, and processes of the host, take huge pages that no node map has.
 var InsufficientHugepages = NewReason("InsufficientHugepages")
 
@@ -35,7 +35,7 @@ func (c *Container) freePages(name MemoryType, nodes nodeset.Set) (bytes uint64,
 // verifyPages compares a new container's huge pages with what the kernel has free on the nodes that were chosen (KEP-5759);
 // no other nodes are tried. What the pod's init containers leave to it counts as free: they may still have it in a volume.
 // https://github.com/kubernetes/enhancements/issues/5759
-func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *Rejection {
+func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *AllocationError {
 	for _, amount := range c.Request {
 		free, known := c.freePages(amount.Type, nodes)
 		if available := plus(free, m.reusable(c.Pod, nodes, amount.Type)); known && available < amount.Bytes {

@@ -52,14 +52,14 @@ func TestFreePagesOfTheKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := manager(t, nodes, topologymanager.Restricted)
 			before := m.State()
-			got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: test.request, FreePages: test.free})
+			got, err := m.Allocate(memorymanager.Container{Pod: "p", Name: "c", Request: test.request, FreePages: test.free})
 			if test.want == "" {
 				if err != nil || got.Nodes.String() != test.nodes {
 					t.Errorf("%s, %v, want %s", got.Nodes, err, test.nodes)
 				}
 				return
 			}
-			var rejected *memorymanager.Rejection
+			var rejected *memorymanager.AllocationError
 			if !errors.As(err, &rejected) || rejected.Reason != memorymanager.InsufficientHugepages || rejected.Cause != test.want {
 				t.Fatalf("got  %+v\nwant %s", rejected, test.want)
 			}
@@ -86,8 +86,8 @@ func TestPagesThatAPodHasAlready(t *testing.T) {
 	mustAdmit(t, m, container("app", memoryqos.App, 0))   // has what the init container leaves
 	mustAdmit(t, m, container("app", memoryqos.App, 0))   // restarts
 	const want = "insufficient hugepages-2Mi on NUMA node(s) [0]: requested 2Gi, available 1Gi"
-	var rejected *memorymanager.Rejection
-	if _, err := m.Admit(container("other", memoryqos.App, gi)); !errors.As(err, &rejected) || rejected.Cause != want {
+	var rejected *memorymanager.AllocationError
+	if _, err := m.Allocate(container("other", memoryqos.App, gi)); !errors.As(err, &rejected) || rejected.Cause != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

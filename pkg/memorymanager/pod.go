@@ -8,10 +8,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// AdmitPod decides the affinity of a whole pod (scope pod); the Admit calls of its containers then use it.
-// The containers are in pod order, init containers first. Without AdmitPod, Admit aligns each container by itself. The error
-// is a *Rejection.
-func (m *Manager) AdmitPod(uid string, containers []Container) (topologymanager.Hint, error) {
+// AlignPod decides the affinity of a whole pod (scope pod); the Allocate calls of its containers then use it.
+// The containers are in pod order, init containers first. Without AlignPod, Allocate aligns each container by itself. The error
+// is an *AllocationError.
+func (m *Manager) AlignPod(uid string, containers []Container) (topologymanager.Hint, error) {
 	whole := together(uid, containers)
 	if cause := whole.Request.invalid(); cause != "" {
 		return topologymanager.Hint{}, m.reject(whole, InvalidRequest, cause)
@@ -35,7 +35,7 @@ func together(uid string, containers []Container) Container {
 	return whole
 }
 
-func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *Rejection) {
+func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *AllocationError) {
 	if p := m.known(whole.Pod); p != nil {
 		p.affinity = nil
 		defer m.forget(p)
@@ -47,7 +47,7 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 	}
 	hint, _, refused := m.align(whole)
 	if refused == nil && whole.Required && m.rules.Aligns && !hint.Preferred { // none of its containers would be placed
-		_, _, refused = m.decide(whole)
+		_, _, refused = m.nodesFor(whole)
 	}
 	if refused != nil {
 		return hint, m.rejectNodes(whole, refused)

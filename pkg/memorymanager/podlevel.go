@@ -26,7 +26,7 @@ type Pod struct {
 
 // AllocatePod places and allocates a pod with pod-level resources, and gives its containers their parts of it: Blocks has
 // them. A pod that has its allocation keeps it, and a container that has no part of it gets one. One whose containers have
-// allocations of their own is allocated where they are. The error is a *Rejection and leaves the state as it was.
+// allocations of their own is allocated where they are. The error is an *AllocationError and leaves the state as it was.
 func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	if cause := p.Whole.Request.invalid(); cause != "" {
 		return Placement{}, m.reject(p.Whole, InvalidRequest, cause)
@@ -41,7 +41,7 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	if known != nil && len(known.containers) > 0 {
 		return m.AdoptPod(p, known.span())
 	}
-	placement, rejected := m.choose(p.Whole)
+	placement, rejected := m.chooseNodes(p.Whole)
 	if rejected != nil {
 		return Placement{}, rejected
 	}
@@ -170,7 +170,7 @@ func (p Pod) emptyPool() (cause string) {
 
 // rejectEmptyPool rejects a pod whose containers would share an empty pool. As in the kubelet, restricted and single-numa-node
 // reject it because there are no hints; under best-effort the allocation fails.
-func (m *Manager) rejectEmptyPool(whole Container, cause string) *Rejection {
+func (m *Manager) rejectEmptyPool(whole Container, cause string) *AllocationError {
 	if m.rules.Insists {
 		return m.reject(whole, TopologyAffinityError, cause)
 	}

@@ -84,7 +84,7 @@ func TestPartsOfAPod(t *testing.T) {
 // allocate is the parts of a pod, or its rejection.
 func allocate(m *memorymanager.Manager, p memorymanager.Pod) string {
 	if _, err := m.AllocatePod(p); err != nil {
-		rejected := err.(*memorymanager.Rejection)
+		rejected := err.(*memorymanager.AllocationError)
 		return rejected.Reason.String() + ": " + rejected.Cause
 	}
 	var parts []string
@@ -114,7 +114,7 @@ func TestAPodKeepsItsAllocation(t *testing.T) {
 	debugger := part("debugger", 1, memoryqos.Ephemeral)
 	debugger.Pod = "p"
 	const want = "the pod's own allocation has no part for the container"
-	if _, err := m.Admit(debugger); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := m.Allocate(debugger); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a container that is none of the pod's: %v, want %s", err, want)
 	}
 	m.Release("p", "a")
@@ -127,10 +127,10 @@ func TestAPodKeepsItsAllocation(t *testing.T) {
 // Containers that were allocated before their pod was known to have resources of its own stay where they are.
 func TestAllocatedContainersBecomeParts(t *testing.T) {
 	m := levelMachine(t, topologymanager.Restricted)
-	if _, err := m.Admit(memorymanager.Container{Pod: "other", Name: "c", Request: asks(10)}); err != nil {
+	if _, err := m.Allocate(memorymanager.Container{Pod: "other", Name: "c", Request: asks(10)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Admit(memorymanager.Container{Pod: "p", Name: "a", Request: asks(6)}); err != nil {
+	if _, err := m.Allocate(memorymanager.Container{Pod: "p", Name: "a", Request: asks(6)}); err != nil {
 		t.Fatal(err)
 	}
 	placement, err := m.AllocatePod(level("p", 4, part("a", 1, memoryqos.App), part("b", 0, memoryqos.App)))
@@ -253,7 +253,7 @@ func admit(m *memorymanager.Manager, p memorymanager.Pod) bool {
 		return err == nil
 	}
 	for _, c := range p.Containers {
-		if _, err := m.Admit(c); err != nil {
+		if _, err := m.Allocate(c); err != nil {
 			return false
 		}
 	}

@@ -94,8 +94,8 @@ func TestBoundedSearchIsStillCorrect(t *testing.T) {
 		}
 		for i := range 8 {
 			c := memorymanager.Container{Pod: fmt.Sprint(i), Name: "c", Request: g.request()}
-			best, refused := exact.Admit(c)
-			got, err := g.m.Admit(c)
+			best, refused := exact.Allocate(c)
+			got, err := g.m.Allocate(c)
 			switch {
 			case refused == nil && err != nil:
 				t.Fatalf("seed %d: %s should go to %s: %v\n%s", seed, c.Pod, best.Nodes, err, strings.Join(g.log, "\n"))
@@ -340,7 +340,7 @@ func (g *game) pod() {
 	g.note("pod %+v", containers)
 	if g.scope == topologymanager.PodScope {
 		g.decisions++
-		got, err := g.m.AdmitPod(pod, containers)
+		got, err := g.m.AlignPod(pod, containers)
 		want, ok := g.b.admitPod(pod, containers)
 		if (err == nil) != ok || ok && (g.b.mask(got.Nodes) != want.mask || got.Preferred != want.preferred) {
 			g.fail("pod affinity %s %v (%v), want %s %v", got.Nodes, got.Preferred, err, g.b.set(want.mask), want.preferred)
@@ -352,7 +352,7 @@ func (g *game) pod() {
 	}
 	for _, c := range containers {
 		g.decisions++
-		got, err := g.m.Admit(c)
+		got, err := g.m.Allocate(c)
 		hint, mask := g.b.admit(c)
 		if (err == nil) != (mask != 0) {
 			g.fail("%s: got %s (%v), want %s", c.Name, got.Nodes, err, g.b.set(mask))

@@ -9,7 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Reasons of a Rejection.
+// Reasons of an AllocationError.
 var (
 	// TopologyAffinityError: there is room, but not as the Topology Manager policy or the groups want it.
 	TopologyAffinityError = NewReason("TopologyAffinityError")
@@ -25,8 +25,8 @@ var (
 	ResizeInfeasible = NewReason("ResizeInfeasible")
 )
 
-// Rejection is the reason why a container is not placed.
-type Rejection struct {
+// AllocationError is the reason why a container is not placed.
+type AllocationError struct {
 	// Container is what asked; its Name is empty when a whole pod asked.
 	Container Container
 	Reason    Reason
@@ -63,10 +63,10 @@ type Availability struct {
 }
 
 // Error is Text in one line, for the runtime's error, which becomes the pod's message. Whoever asked is named by those who have the error.
-func (r *Rejection) Error() string { return InLine(r.Text()) }
+func (r *AllocationError) Error() string { return InLine(r.Text()) }
 
 // Text is the cause, with a line for each node.
-func (r *Rejection) Text() string {
+func (r *AllocationError) Text() string {
 	var b strings.Builder
 	if r.Container.Name == "" {
 		b.WriteString("the pod's containers together, ")
@@ -143,12 +143,12 @@ func (r Request) String() string {
 	return strings.Join(parts, ", ")
 }
 
-func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
+func (m *Manager) reject(c Container, reason Reason, cause string) *AllocationError {
 	c.Request = append(Request(nil), c.Request...)
-	return &Rejection{Container: c, Reason: reason, Policy: m.options.Policy, Scope: m.options.Scope, Cause: cause}
+	return &AllocationError{Container: c, Reason: reason, Policy: m.options.Policy, Scope: m.options.Scope, Cause: cause}
 }
 
-// refusal is why a container is not placed, before the nodes are looked at for its Rejection.
+// refusal is why a container is not placed, before the nodes are looked at for its AllocationError.
 type refusal struct {
 	reason Reason
 	cause  string
@@ -159,7 +159,7 @@ type refusal struct {
 }
 
 // rejectNodes rejects a container for what the nodes have free, which it lists, with the containers that keep it from some.
-func (m *Manager) rejectNodes(c Container, why *refusal) *Rejection {
+func (m *Manager) rejectNodes(c Container, why *refusal) *AllocationError {
 	r := m.reject(c, why.reason, why.cause)
 	r.Affinity = why.affinity
 	if m.missing(c.Request) != "" {

@@ -8,7 +8,7 @@ import (
 )
 
 // Resize changes the request of a running container: less frees, more grows in place, else onto a superset of its nodes
-// that keeps the group rules and the policy. If there is no such room and whole is set, the error is a *Rejection and the
+// that keeps the group rules and the policy. If there is no such room and whole is set, the error is an *AllocationError and the
 // allocation does not change. If whole is not set, the container keeps its nodes, is allocated what they have free of each
 // type, and lacks the rest until another Resize finds room. Meanwhile it may use all nodes, so that the kernel takes memory
 // that is free elsewhere instead of killing a process on full nodes.

@@ -70,7 +70,7 @@ func (h *hints) slackPercent(nodes nodeset.Set) int {
 	}
 	var slack uint64
 	var known nodeset.Set
-	for _, n := range h.m.observed {
+	for _, n := range h.m.nodeMemory {
 		if nodes.Has(n.ID) {
 			slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
 		}
@@ -88,7 +88,7 @@ const mostListed = 8
 // nothing is allocated. Of more nodes than mostListed only the one that the search finds is considered.
 func (c *choice) considerUnused(size int) {
 	h := c.hints
-	if h.m.options.Strategy != topologymanager.LeastUsed || len(h.m.observed) == 0 || h.unused.Len() > mostListed {
+	if h.m.options.Strategy != topologymanager.LeastUsed || len(h.m.nodeMemory) == 0 || h.unused.Len() > mostListed {
 		return
 	}
 	var list func(nodes, rest nodeset.Set)
@@ -107,17 +107,17 @@ func (c *choice) considerUnused(size int) {
 	list(0, h.unused)
 }
 
-// Observe has the manager know what is allocated and unused on the NUMA nodes, and available; of its own decisions only those under the strategy
-// LeastUsed look at it. nil is not known.
-func (m *Manager) Observe(nodes []deficit.Node) { m.observed = nodes }
+// SetNodeMemory sets the unused and available memory of the NUMA nodes, as sampled; nil if it is unknown. Of the manager's own decisions only
+// those under the strategy LeastUsed depend on it.
+func (m *Manager) SetNodeMemory(nodes []deficit.NodeMemory) { m.nodeMemory = nodes }
 
-// Available is what was observed, with what has been allocated and released since; nil when it is not known.
-func (m *Manager) Available() []deficit.Node {
+// NodeMemory is what was sampled, with what has been allocated and released since; nil when it is not known.
+func (m *Manager) NodeMemory() []deficit.NodeMemory {
 	c := m.column(Memory)
 	if c == nil {
 		return nil
 	}
-	nodes := slices.Clone(m.observed)
+	nodes := slices.Clone(m.nodeMemory)
 	for i, n := range nodes {
 		nodes[i] = n.After(c.allocated[n.ID])
 	}

@@ -11,7 +11,7 @@ type Snapshot struct {
 	State
 	// Order are the names of each pod's containers in the order in which they were allocated.
 	Order map[string][]string
-	// Affinities are what AdmitPod has decided, by pod.
+	// Affinities are what AlignPod has decided, by pod.
 	Affinities map[string]topologymanager.Hint `json:",omitempty"`
 	// Bounded is the manager's.
 	Bounded uint64

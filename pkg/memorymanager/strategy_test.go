@@ -117,7 +117,7 @@ func TestStrategies(t *testing.T) {
 				opts := memorymanager.Options{
 					Policy: topologymanager.Restricted, PreferClosest: test.closest, Strategy: strategy, Weights: test.weights,
 				}
-				got, err := with(t, test.nodes, opts, test.before...).Admit(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
+				got, err := with(t, test.nodes, opts, test.before...).Allocate(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
 				if err != nil || got.Nodes != want {
 					t.Errorf("%s, %v, want %s", got.Nodes, err, want)
 				}
@@ -139,7 +139,7 @@ func TestStrategyOfEveryPolicy(t *testing.T) {
 			second.Name = "d"
 			wantSecond := want
 			if scope == topologymanager.PodScope {
-				if _, err := m.AdmitPod("p", []memorymanager.Container{first, second}); err != nil {
+				if _, err := m.AlignPod("p", []memorymanager.Container{first, second}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -179,17 +179,17 @@ func TestLeastUsed(t *testing.T) {
 	on := func(size uint64, ids ...int) memorymanager.Block {
 		return memorymanager.Block{Nodes: nodeset.Of(ids...), Type: "memory", Size: size}
 	}
-	free := func(bytes ...uint64) (nodes []deficit.Node) {
+	free := func(bytes ...uint64) (nodes []deficit.NodeMemory) {
 		for id, b := range bytes {
-			nodes = append(nodes, deficit.Node{ID: id, Free: b})
+			nodes = append(nodes, deficit.NodeMemory{ID: id, Free: b})
 		}
 		return nodes
 	}
 	for name, test := range map[string]struct {
-		observed []deficit.Node
-		before   []memorymanager.Block
-		request  memorymanager.Request
-		want     nodeset.Set
+		nodeMemory []deficit.NodeMemory
+		before     []memorymanager.Block
+		request    memorymanager.Request
+		want       nodeset.Set
 	}{
 		"not known":                           {nil, []memorymanager.Block{on(40, 0)}, memory(10), 1},
 		"the node with more":                  {free(20, 80, 30, 10), nil, memory(10), 2},
@@ -204,8 +204,8 @@ func TestLeastUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(t, hundreds(4), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: topologymanager.LeastUsed}, test.before...)
-			m.Observe(test.observed)
-			got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
+			m.SetNodeMemory(test.nodeMemory)
+			got, err := m.Allocate(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
 			if err != nil || got.Nodes != test.want {
 				t.Errorf("%s, %v, want %s", got.Nodes, err, test.want)
 			}
@@ -219,12 +219,12 @@ func TestLeastUsedTakesTheBestOfAllSets(t *testing.T) {
 	for range 2000 {
 		n := 2 + random.IntN(7)
 		m := with(t, hundreds(n), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: topologymanager.LeastUsed})
-		nodes := make([]deficit.Node, n)
+		nodes := make([]deficit.NodeMemory, n)
 		for id := range nodes {
-			nodes[id] = deficit.Node{ID: id, Free: random.Uint64N(101)}
+			nodes[id] = deficit.NodeMemory{ID: id, Free: random.Uint64N(101)}
 		}
-		m.Observe(nodes)
-		got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: memory(1 + random.Uint64N(uint64(100*n)))})
+		m.SetNodeMemory(nodes)
+		got, err := m.Allocate(memorymanager.Container{Pod: "p", Name: "c", Request: memory(1 + random.Uint64N(uint64(100*n)))})
 		if err != nil {
 			t.Fatal(err)
 		}

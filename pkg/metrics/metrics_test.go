@@ -61,7 +61,7 @@ func busyNode() *ledger.View {
 				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		NodeMemory: &deficit.Sample{Nodes: []deficit.Node{{ID: 1, Unused: 30, Free: 20, Reclaimable: 5}}},
+		NodeMemory: &deficit.Sample{Nodes: []deficit.NodeMemory{{ID: 1, Unused: 30, Free: 20, Reclaimable: 5}}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}
 }

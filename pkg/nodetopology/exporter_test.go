@@ -67,7 +67,7 @@ func TestZones(t *testing.T) {
 }
 
 func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
-	sample := &deficit.Sample{Nodes: []deficit.Node{{ID: 0, Unused: 300 << 20, Free: 10 << 20}, {ID: 2, Unused: 1, Free: 1}}}
+	sample := &deficit.Sample{Nodes: []deficit.NodeMemory{{ID: 0, Unused: 300 << 20, Free: 10 << 20}, {ID: 2, Unused: 1, Free: 1}}}
 	zones := zones(&ledger.View{Nodes: nodes(63 << 30), NodeMemory: sample}, hardware)
 	want := []Attribute{{Name: "memoryDeficit", Value: "536870912"}}
 	if difference := cmp.Diff([][]Attribute{want, nil}, [][]Attribute{zones[0].Attributes, zones[1].Attributes}); difference != "" {
@@ -84,7 +84,7 @@ func TestTheGroupOfAZoneIsItsAttribute(t *testing.T) {
 	must(t, err)
 	allocate := func(pod string, bytes uint64) {
 		request := memorymanager.Container{Pod: pod, Name: "app", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}}
-		if _, err := manager.Admit(request); err != nil {
+		if _, err := manager.Allocate(request); err != nil {
 			t.Fatal(err)
 		}
 	}

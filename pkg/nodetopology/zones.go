@@ -68,7 +68,7 @@ func groupAttributes(node memorymanager.NodeState) []Attribute {
 const deficitStep = 256 << 20
 
 // deficitAttributes say by how much a zone is overcommitted. There are none if its memory suffices for its pinned containers.
-func deficitAttributes(node *deficit.Node) []Attribute {
+func deficitAttributes(node *deficit.NodeMemory) []Attribute {
 	if node == nil || node.Deficit() == 0 {
 		return nil
 	}

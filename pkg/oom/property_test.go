@@ -22,7 +22,7 @@ func TestEveryKillHasAVerdict(t *testing.T) {
 		}
 		for range r.IntN(3) {
 			k.Users = append(k.Users, User{Namespace: "b", Pod: "other", Used: bytes(), Share: bytes(), Outside: yes(), victim: yes()})
-			k.Memory = append(k.Memory, NodeMemory{ID: r.IntN(2), Free: bytes() >> 2})
+			k.Memory = append(k.Memory, NodeAtKill{ID: r.IntN(2), Free: bytes() >> 2})
 		}
 		if yes() {
 			k.Before = &Sample{Current: bytes(), Held: held()}

@@ -49,9 +49,9 @@ type Options struct {
 	Path string
 	// Proc is usually /proc, and Sys /sys; "" has no filesystem known.
 	Proc, Sys string
-	// Memory reads the NUMA nodes' free memory; nil knows none.
-	Memory func() ([]deficit.Memory, error)
-	Log    logrus.FieldLogger
+	// MemInfo reads the NUMA nodes' free memory; nil knows none.
+	MemInfo func() ([]deficit.MemInfo, error)
+	Log     logrus.FieldLogger
 	// OnVerdict, if set, receives each verdict once.
 	OnVerdict func(Verdict)
 	// OnHigh, if set, receives the cgroup of a pod in which a memory.high is reached, about ten times a second at most.

@@ -318,8 +318,8 @@ func (h *host) killOnFullNode() {
 	h.write(appDir, "cpuset.mems.effective", "0")
 	h.write(appDir, "memory.numa_stat", "anon N0=1048576 N1=0\nshmem N0=0 N1=0")
 	r := h.recorder()
-	r.options.Memory = func() ([]deficit.Memory, error) {
-		return []deficit.Memory{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
+	r.options.MemInfo = func() ([]deficit.MemInfo, error) {
+		return []deficit.MemInfo{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
 	}
 	h.sync(r, noon)
 	h.events(appDir, 0, 0, 1, 0)

@@ -17,7 +17,7 @@ func (r *Recorder) surroundings(k *Kill, view *ledger.View, dir string) {
 	if k.Away {
 		return
 	}
-	if r.options.Memory != nil {
+	if r.options.MemInfo != nil {
 		k.Memory, k.Reserve = r.memory(view)
 	}
 	if dir != "" {
@@ -138,8 +138,8 @@ func allocatedOn(blocks []memorymanager.Block, nodes nodeset.Set) (bytes uint64)
 }
 
 // memory reads the NUMA nodes, and the free memory that the kernel keeps.
-func (r *Recorder) memory(view *ledger.View) (nodes []NodeMemory, reserve uint64) {
-	read, err := r.options.Memory()
+func (r *Recorder) memory(view *ledger.View) (nodes []NodeAtKill, reserve uint64) {
+	read, err := r.options.MemInfo()
 	if err != nil {
 		return nil, 0
 	}
@@ -148,7 +148,7 @@ func (r *Recorder) memory(view *ledger.View) (nodes []NodeMemory, reserve uint64
 		allocated[node.ID] = node.Of(memorymanager.Memory).Reserved
 	}
 	for _, m := range read {
-		nodes = append(nodes, NodeMemory{ID: m.Node, Free: m.Free, Allocated: allocated[m.Node]})
+		nodes = append(nodes, NodeAtKill{ID: m.Node, Free: m.Free, Allocated: allocated[m.Node]})
 	}
 	data, _ := os.ReadFile(filepath.Join(r.options.Proc, "sys/vm/min_free_kbytes"))
 	kilobytes, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 54)

@@ -106,8 +106,8 @@ type Reading struct {
 	Gone bool
 }
 
-// NodeMemory is a NUMA node after a kill, in bytes.
-type NodeMemory struct {
+// NodeAtKill is a NUMA node after a kill, in bytes.
+type NodeAtKill struct {
 	ID        int    `json:"id"`
 	Free      uint64 `json:"free"`
 	Allocated uint64 `json:"allocated"` // to containers
@@ -157,7 +157,7 @@ type Kill struct {
 	// Users share what ran out: the pod's containers, all pods, or all containers, as Hit says.
 	Users []User
 	// Memory are the NUMA nodes, and Reserve the free memory, in bytes, that the kernel keeps on all of them (min_free_kbytes).
-	Memory  []NodeMemory
+	Memory  []NodeAtKill
 	Reserve uint64
 	// Peak is memory.peak of the victim, in bytes, where it was reached in the last half minute, else 0.
 	Peak uint64
@@ -193,7 +193,7 @@ type Verdict struct {
 	// Order is the victim's oom_score_adj and the source of that, if this plugin has set it or the culprit's: the kernel chose by it.
 	Order  string       `json:"order,omitempty"`
 	Nodes  nodeset.Set  `json:"numaNodes,omitempty"` // that the victim may use, where they ran out
-	Memory []NodeMemory `json:"memory,omitempty"`    // of the NUMA nodes, where they ran out
+	Memory []NodeAtKill `json:"memory,omitempty"`    // of the NUMA nodes, where they ran out
 	// Unread are the pod's containers that could not be read: one of them may have used most.
 	Unread []string `json:"unread,omitempty"`
 	// Unknown says why the cause, or the level too, is not known.

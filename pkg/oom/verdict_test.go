@@ -35,7 +35,7 @@ func chain(change func(c, p, q, k *Reading)) []Reading {
 func TestJudge(t *testing.T) {
 	self := victimOf("web", "app", 4*mib, 32*mib)
 	beside := User{Namespace: "shop", Pod: "web", Container: "cache", Used: 30 * mib, Share: 8 * mib}
-	nodes := []NodeMemory{{ID: 0, Free: 5 * mib, Allocated: 900 * mib}, {ID: 1, Free: 700 * mib}}
+	nodes := []NodeAtKill{{ID: 0, Free: 5 * mib, Allocated: 900 * mib}, {ID: 1, Free: 700 * mib}}
 	for name, test := range map[string]struct {
 		kill Kill
 		want string
@@ -133,7 +133,7 @@ func TestJudge(t *testing.T) {
 				`most beyond its share has a pod of another namespace; what helps: let the container use more NUMA nodes`,
 		},
 		"all NUMA nodes": {
-			Kill{Chain: chain(func(_, _, _, _ *Reading) {}), Memory: []NodeMemory{{ID: 0, Free: 5 * mib}, {ID: 1, Free: 20 * mib}}, Nodes: nodeset.Of(0), Reserve: 16 * mib},
+			Kill{Chain: chain(func(_, _, _, _ *Reading) {}), Memory: []NodeAtKill{{ID: 0, Free: 5 * mib}, {ID: 1, Free: 20 * mib}}, Nodes: nodeset.Of(0), Reserve: 16 * mib},
 			`what ran out: the node's memory`,
 		},
 		"the cgroup has gone": {
@@ -174,7 +174,7 @@ func TestWhoSeesOtherNamespaces(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	numa := Judge(Kill{At: noon, Victim: victimOf("web", "app", 0, 0), Kills: 3, Chain: chain(func(_, _, _, _ *Reading) {}), Nodes: nodeset.Of(0),
-		Memory: []NodeMemory{{ID: 0, Free: 5 * mib, Allocated: 900 * mib}, {ID: 1, Free: 700 * mib}}, Users: []User{{Namespace: "team", Pod: "batch", Container: "job", Used: 300 * mib}}})
+		Memory: []NodeAtKill{{ID: 0, Free: 5 * mib, Allocated: 900 * mib}, {ID: 1, Free: 700 * mib}}, Users: []User{{Namespace: "team", Pod: "batch", Container: "job", Used: 300 * mib}}})
 	numa.Samples = []Sample{
 		{At: noon.Add(-time.Minute), Current: 10 * mib, Nodes: map[int]uint64{0: 8 * mib}},
 		{At: noon, Current: 60 * mib, Nodes: map[int]uint64{0: 58 * mib}, Stalled: 2300 * time.Millisecond},

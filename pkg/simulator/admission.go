@@ -38,14 +38,14 @@ type amounts map[corev1.ResourceName]int64
 // operatingSystem is that of every machine here.
 const operatingSystem = "linux"
 
-// Rejection is why the kubelet does not admit a pod.
-type Rejection struct {
+// AdmissionError is why the kubelet does not admit a pod.
+type AdmissionError struct {
 	// Reason is the kubelet's, as in the pod's status, for example OutOfcpu.
 	Reason  string
 	Message string
 }
 
-func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
+func (r *AdmissionError) Error() string { return r.Reason + ": " + r.Message }
 
 // NewAdmission returns the admission of a node without pods. The error is about the configuration or the machine file.
 func NewAdmission(of machine.Description, resolved config.Resolved) (*Admission, error) {
@@ -106,7 +106,7 @@ func cpuReservation(of machine.Description, c config.Config) (milli int64, err e
 	return milli, nil
 }
 
-// Admit admits a pod, which then has its resources until Release. The error is a *Rejection.
+// Admit admits a pod, which then has its resources until Release. The error is an *AdmissionError.
 func (a *Admission) Admit(pod *corev1.Pod) error {
 	if a == nil {
 		return nil
@@ -172,11 +172,11 @@ func requests(pod *corev1.Pod) amounts {
 
 func checkOS(pod *corev1.Pod) error {
 	if name, named := pod.Labels[corev1.LabelOSStable]; named && name != operatingSystem {
-		return &Rejection{"PodOSSelectorNodeLabelDoesNotMatch", fmt.Sprintf(
+		return &AdmissionError{"PodOSSelectorNodeLabelDoesNotMatch", fmt.Sprintf(
 			"Failed to admit pod as the `kubernetes.io/os` label doesn't match node label (the pod's is %s, the node's %s)", name, operatingSystem)}
 	}
 	if os := pod.Spec.OS; os != nil && os.Name != operatingSystem {
-		return &Rejection{"PodOSNotSupported", fmt.Sprintf(
+		return &AdmissionError{"PodOSNotSupported", fmt.Sprintf(
 			"Failed to admit pod as the OS field doesn't match node OS (spec.os.name is %s, the node has %s)", os.Name, operatingSystem)}
 	}
 	return nil
@@ -200,7 +200,7 @@ func (a *Admission) checkResources(asked amounts) error {
 			continue // the machine says nothing of them
 		}
 		if asked[name] > has-a.used[name] {
-			return &Rejection{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d (%s)",
+			return &AdmissionError{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d (%s)",
 				name, asked[name], a.used[name], has, a.shortage(name, asked[name]))}
 		}
 	}
@@ -248,9 +248,9 @@ func (a *Admission) checkLabels(pod *corev1.Pod) error {
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(known).Match(node)
 	switch {
 	case err != nil:
-		return &Rejection{"NodeAffinity", fmt.Sprintf("Predicate NodeAffinity failed: %v", err)}
+		return &AdmissionError{"NodeAffinity", fmt.Sprintf("Predicate NodeAffinity failed: %v", err)}
 	case !matches:
-		return &Rejection{"NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector" + mismatch(known, node)}
+		return &AdmissionError{"NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector" + mismatch(known, node)}
 	}
 	return nil
 }

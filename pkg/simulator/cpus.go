@@ -144,7 +144,7 @@ func (m *cpuManager) hint(number int, reusable cpuset.CPUSet) (nodeset.Set, erro
 	least, _ := m.narrowest(number, 0, func(n machine.Node) int { return n.CPUs.Size() })
 	preferred := fits && nodes.Len() == least.Len() && (!rules.OneNode || nodes.Len() == 1)
 	if rules.Insists && !preferred {
-		return 0, &Rejection{memorymanager.TopologyAffinityError.String(), fmt.Sprintf(
+		return 0, &AdmissionError{memorymanager.TopologyAffinityError.String(), fmt.Sprintf(
 			"Resources cannot be allocated with Topology locality (CPUs, policy %s: %d needed, %d of %d free)", m.policy, number, available.Size(), m.all())}
 	}
 	return nodes, nil
@@ -201,7 +201,7 @@ func (m *cpuManager) narrowest(number int, these nodeset.Set, room func(machine.
 func (m *cpuManager) take(number int, hint nodeset.Set, reusable cpuset.CPUSet) (cpuset.CPUSet, error) {
 	available := m.available(reusable)
 	if number > available.Size() {
-		return cpuset.CPUSet{}, &Rejection{memorymanager.UnexpectedAdmissionError.String(), fmt.Sprintf(
+		return cpuset.CPUSet{}, &AdmissionError{memorymanager.UnexpectedAdmissionError.String(), fmt.Sprintf(
 			"Allocate failed due to not enough cpus available to satisfy request: requested=%d, available=%d, which is unexpected", number, available.Size())}
 	}
 	aligned := cpuset.New()

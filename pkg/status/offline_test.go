@@ -26,7 +26,7 @@ func TestExplainAStateFile(t *testing.T) {
 		{Pod: "uid-1", Name: "small", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 64 << 20}, {Type: "memory", Bytes: 4 * gi}}},
 		{Pod: "uid-1", Name: "other", Request: memorymanager.Request{{Type: "memory", Bytes: 60 * gi}}},
 	} {
-		if _, err := manager.Admit(c); err != nil {
+		if _, err := manager.Allocate(c); err != nil {
 			t.Fatal(err)
 		}
 	}

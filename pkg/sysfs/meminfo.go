@@ -11,9 +11,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
-// NodeMemory reads the memory of a machine's nodes that have any (/sys/devices/system/node/nodeN/meminfo).
-func NodeMemory(root string, m machine.Machine) ([]deficit.Memory, error) {
-	var all []deficit.Memory
+// MemInfo reads the memory of a machine's nodes that have any (/sys/devices/system/node/nodeN/meminfo).
+func MemInfo(root string, m machine.Machine) ([]deficit.MemInfo, error) {
+	var all []deficit.MemInfo
 	for _, node := range m.Nodes {
 		if node.Memory == 0 {
 			continue
@@ -27,7 +27,7 @@ func NodeMemory(root string, m machine.Machine) ([]deficit.Memory, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the memory of NUMA node %d: %w", node.ID, err)
 		}
-		all = append(all, deficit.Memory{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
+		all = append(all, deficit.MemInfo{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
 	}
 	return all, nil
 }

@@ -314,7 +314,7 @@ func TestFreePages(t *testing.T) {
 	read(1<<30, "", 2<<30)
 }
 
-func TestNodeMemory(t *testing.T) {
+func TestMemInfo(t *testing.T) {
 	root := t.TempDir()
 	m := machine.Machine{Nodes: []machine.Node{{ID: 0, Memory: 1}, {ID: 1}, {ID: 3, Memory: 1}}} // node 1 has none to read
 	for id, text := range map[string]string{"0": "Node 0 MemFree: 3 kB\nNode 0 Active(file): 1 kB\nNode 0 Inactive(file): 4 kB\n", "3": "Node 3 MemFree: 0 kB\n"} {
@@ -326,19 +326,19 @@ func TestNodeMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := NodeMemory(root, m)
-	if want := []deficit.Memory{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
+	got, err := MemInfo(root, m)
+	if want := []deficit.MemInfo{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 	m.Nodes[0].ID = 7
-	if _, err := NodeMemory(root, m); err == nil || !strings.HasPrefix(err.Error(), "read the memory of NUMA node 7: open ") {
+	if _, err := MemInfo(root, m); err == nil || !strings.HasPrefix(err.Error(), "read the memory of NUMA node 7: open ") {
 		t.Errorf("a node that is not there: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(root, "devices/system/node/node3/meminfo"), []byte("Node 3 MemTotal: 1 kB\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	m.Nodes = m.Nodes[2:]
-	if _, err := NodeMemory(root, m); err == nil || !strings.HasSuffix(err.Error(), "meminfo has no MemFree") {
+	if _, err := MemInfo(root, m); err == nil || !strings.HasSuffix(err.Error(), "meminfo has no MemFree") {
 		t.Errorf("a meminfo without MemFree: %v", err)
 	}
 }

@@ -118,7 +118,7 @@ func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
 func slack(at time.Time, bytes ...uint64) *deficit.Sample {
 	s := &deficit.Sample{At: at}
 	for id, n := range bytes {
-		s.Nodes = append(s.Nodes, deficit.Node{ID: id, Unused: 1000, Free: 900 + n, Reclaimable: 100})
+		s.Nodes = append(s.Nodes, deficit.NodeMemory{ID: id, Unused: 1000, Free: 900 + n, Reclaimable: 100})
 	}
 	return s
 }

@@ -67,7 +67,7 @@ func (s *Sampler) Run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		if !s.rests() {
-			s.Take()
+			s.Sample()
 		}
 		select {
 		case <-ctx.Done():
@@ -83,13 +83,13 @@ func (s *Sampler) rests() bool {
 	return last.Known() && last.Deficit() == 0 && s.View().Generation == s.of && s.Now().Sub(s.looked) < restPeriod
 }
 
-// Take takes one sample. It belongs to one goroutine.
-func (s *Sampler) Take() {
+// Sample takes one sample. It belongs to one goroutine.
+func (s *Sampler) Sample() {
 	view, before := s.View(), s.Last()
 	s.looked = s.Now()
 	sample := &deficit.Sample{}
-	memory, err := s.nodeMemory(view)
-	if err == nil && s.stands(before, view, memory) {
+	memInfo, err := s.memInfo(view)
+	if err == nil && s.stands(before, view, memInfo) {
 		return
 	}
 	s.of = view.Generation
@@ -97,7 +97,7 @@ func (s *Sampler) Take() {
 	case err != nil:
 		sample.Unknown = err.Error()
 	default:
-		cgroups := view.Holding()
+		cgroups := view.SampledCgroups()
 		s.read(cgroups)
 		switch waiting, err := s.fill(cgroups); {
 		case err != nil:
@@ -105,7 +105,7 @@ func (s *Sampler) Take() {
 		case waiting && !before.Known():
 			sample.Unknown = "not all containers have been looked at yet"
 		default:
-			sample = deficit.Take(s.Now(), memory, cgroups)
+			sample = deficit.NewSample(s.Now(), memInfo, cgroups)
 		}
 	}
 	sample.At = s.Now()
@@ -116,19 +116,19 @@ func (s *Sampler) Take() {
 }
 
 // stands reports whether another sample would cost much and tell nothing.
-func (s *Sampler) stands(last *deficit.Sample, view *ledger.View, memory []deficit.Memory) bool {
-	return view.Generation == s.of && len(s.pages) > sampleReads && last.Stands(memory) && s.Now().Sub(last.At) < sampleAge
+func (s *Sampler) stands(last *deficit.Sample, view *ledger.View, memInfo []deficit.MemInfo) bool {
+	return view.Generation == s.of && len(s.pages) > sampleReads && last.Stands(memInfo) && s.Now().Sub(last.At) < sampleAge
 }
 
-// nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
-func (s *Sampler) nodeMemory(view *ledger.View) ([]deficit.Memory, error) {
+// memInfo reads what the NUMA nodes have; an error where nothing is to be known of them.
+func (s *Sampler) memInfo(view *ledger.View) ([]deficit.MemInfo, error) {
 	switch {
 	case !view.Config.Static:
 		return nil, errors.New("memoryManagerPolicy is None: nothing is allocated")
 	case s.Sysfs == "":
 		return nil, errors.New("the machine is described by a file: there is no kernel to ask")
 	}
-	return sysfs.NodeMemory(s.Sysfs, s.Machine())
+	return sysfs.MemInfo(s.Sysfs, s.Machine())
 }
 
 // read reads the cgroups that were read longest ago, and forgets those that are no more.
@@ -155,7 +155,7 @@ func (s *Sampler) read(cgroups []deficit.Cgroup) {
 		}
 	}
 	for _, path := range s.oldest(due) {
-		s.pages[path].take(s.Tree.Pages(path))
+		s.pages[path].store(s.Tree.Pages(path))
 		s.pages[path].round = s.round
 	}
 }
@@ -169,8 +169,8 @@ func (s *Sampler) oldest(due []string) []string {
 	return due
 }
 
-// take keeps what was read. A cgroup that is gone, or not made yet, has no pages.
-func (p *pagesRead) take(found map[int]cgroupfs.NodePages, err error) {
+// store keeps what was read. A cgroup that is gone, or not made yet, has no pages.
+func (p *pagesRead) store(found map[int]cgroupfs.NodePages, err error) {
 	p.pages, p.unknown = nil, nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		p.unknown = err
@@ -202,14 +202,14 @@ func (s *Sampler) fill(cgroups []deficit.Cgroup) (waiting bool, err error) {
 	return waiting, err
 }
 
-// FreeNow are the nodes of the last sample with the memory that the kernel has free now, as they are where that cannot be read; nil
+// NodeMemoryNow are the nodes of the last sample with the memory that the kernel has free now, as they are where that cannot be read; nil
 // where the sample is not known. It may be called from any goroutine.
-func (s *Sampler) FreeNow() []deficit.Node {
+func (s *Sampler) NodeMemoryNow() []deficit.NodeMemory {
 	sample := s.Last()
 	if !sample.Known() {
 		return nil
 	}
-	found, err := sysfs.NodeMemory(s.Sysfs, s.Machine())
+	found, err := sysfs.MemInfo(s.Sysfs, s.Machine())
 	if err != nil {
 		return sample.Nodes
 	}

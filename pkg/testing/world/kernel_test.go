@@ -607,7 +607,7 @@ func TestTheMachineIsRead(t *testing.T) {
 	if err != nil || len(m.Nodes) != 2 || m.MemTotal != 2<<30 || m.Nodes[1].Distances[0] != 21 || m.Nodes[0].Hugepages[0].Count != 8 || m.Nodes[1].CPUs.String() != "4-7" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	memory, err := sysfs.NodeMemory(k.root+"/sys", m)
+	memory, err := sysfs.MemInfo(k.root+"/sys", m)
 	if err != nil || memory[0].Free != 908*mib {
 		t.Errorf("%+v, %v", memory, err)
 	}

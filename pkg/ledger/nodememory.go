@@ -5,8 +5,17 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Holding returns the cgroups that have an allocation or are protected. A pod that is allocated as a whole is one cgroup.
-func (v *View) Holding() (cgroups []deficit.Cgroup) {
+// NodeMemorySampled is the memory of the NUMA nodes that is allocated and unused, and available. Nodes is empty if it is unknown.
+type NodeMemorySampled struct{ Nodes []deficit.NodeMemory }
+
+func (e NodeMemorySampled) apply(l *Ledger) {
+	if l.state.NodeMemory = e.Nodes; l.manager != nil {
+		l.manager.SetNodeMemory(e.Nodes)
+	}
+}
+
+// SampledCgroups returns the cgroups that have an allocation or are protected. A pod that is allocated as a whole is one cgroup.
+func (v *View) SampledCgroups() (cgroups []deficit.Cgroup) {
 	for _, pod := range v.Pods {
 		if pod.Blocks != nil {
 			cgroups = append(cgroups, deficit.Cgroup{Path: pod.Cgroup, Allocated: allocatedMemory(pod.Blocks)})
