@@ -2,6 +2,7 @@ package oom
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	// mostVerdicts and mostBytes bound the file. The pod with most verdicts loses its oldest first, so that a container whose processes are
-	// killed again and again drives out no other pod's.
+	// mostVerdicts and mostBytes bound the file. Of the namespace with most verdicts, the pod with most loses its oldest first: neither a
+	// container whose processes are killed again and again nor a Job with many pods drives out what others had.
 	mostVerdicts = 100
 	mostBytes    = 1 << 20
 )
@@ -60,18 +61,21 @@ func (f *file) add(v Verdict) {
 
 // shorten leaves so many verdicts.
 func (f *file) shorten(most int) {
-	of := map[string]int{}
+	byNamespace, byPod := map[string]int{}, map[string]int{}
 	for _, v := range f.Verdicts {
-		of[v.UID]++
+		byNamespace[v.Namespace]++
+		byPod[v.UID]++
 	}
 	for len(f.Verdicts) > most {
-		i := 0 // the oldest of a pod with the most
+		i := 0 // the oldest of the pod and namespace with the most
 		for j, v := range f.Verdicts {
-			if of[v.UID] > of[f.Verdicts[i].UID] {
+			loses := f.Verdicts[i]
+			if cmp.Or(byNamespace[v.Namespace]-byNamespace[loses.Namespace], byPod[v.UID]-byPod[loses.UID]) > 0 {
 				i = j
 			}
 		}
-		of[f.Verdicts[i].UID]--
+		byNamespace[f.Verdicts[i].Namespace]--
+		byPod[f.Verdicts[i].UID]--
 		f.Verdicts = slices.Concat(f.Verdicts[:i], f.Verdicts[i+1:])
 	}
 }

@@ -1105,6 +1105,24 @@ func TestALoopDrivesOutNoOtherVerdict(t *testing.T) {
 	}
 }
 
+// A Job with many pods that are killed once each drives out no verdict of another namespace.
+func TestAJobDrivesOutNoOtherNamespacesVerdict(t *testing.T) {
+	f := file{}
+	for i := range 3 {
+		f.add(Verdict{Namespace: "shop", UID: "db", Kills: uint64(i)})
+	}
+	for i := range 2 * mostVerdicts {
+		f.add(Verdict{Namespace: "batch", UID: fmt.Sprint("job-", i)})
+	}
+	kept := map[string]int{}
+	for _, v := range f.Verdicts {
+		kept[v.UID]++
+	}
+	if kept["db"] != 3 || kept[fmt.Sprint("job-", 2*mostVerdicts-1)] != 1 || len(f.Verdicts) != mostVerdicts {
+		t.Errorf("%d verdicts: %v", len(f.Verdicts), kept)
+	}
+}
+
 // One container of a pod with many loses processes as fast as the kernel tells of it: the pod is read a few times, and no kill is lost.
 func TestAStormOfKillsIsReadAFewTimes(t *testing.T) {
 	h := newHost(t)

@@ -76,7 +76,7 @@ func (n *simulation) killsShown(a answers) {
 			said += v.Kills
 		}
 	}
-	full := slices.ContainsFunc(n.turns, func(t turn) bool { return t.newest.After(since.Add(-time.Second)) && len(t.oldest) > 0 })
+	full := slices.ContainsFunc(n.turns, func(t turn) bool { return t.newest.After(since.Add(-time.Second)) && t.full })
 	if shown != said && !full && !slices.ContainsFunc(n.scenario.Faults, func(f Fault) bool { return f.Kind == DaemonReplaced }) {
 		n.broken(countedOnce, "the metric has %d, and its verdicts are on %d", shown, said)
 	}

@@ -21,6 +21,7 @@ const (
 type verdict struct {
 	Time      time.Time `json:"time"`
 	After     time.Time `json:"after"`
+	Namespace string    `json:"namespace"`
 	Container string    `json:"container"`
 	UID       string    `json:"uid"`
 	ID        string    `json:"id"`
@@ -49,28 +50,31 @@ func (n *simulation) verdictFile() []verdict {
 	return n.written.verdicts
 }
 
-// mostVerdicts are in the file at most: beyond them, the pod with the most loses its oldest.
+// mostVerdicts are in the file at most: beyond them, the namespace with the most loses the oldest of its pod with the most.
 const mostVerdicts = 100
 
-// turn is what one state of the file has lost.
+// turn is what one state of the file may have lost.
 type turn struct {
+	full   bool
 	newest time.Time            // of its verdicts
-	oldest map[string]time.Time // by UID, of pods that have lost those of before if they had any
+	losing map[string]bool      // namespaces that may have lost some
+	oldest map[string]time.Time // by UID
 }
 
-// turned is empty where the file has room. In a full one no pod gets more than the most have, and who loses one has one less than those then: so
-// one that has two less than the most has lost none.
+// turned loses nothing where the file has room. In a full one no namespace gets more than the most have, and one that loses a verdict has one less
+// than those then: so one that has two less than the most has lost none.
 func turned(verdicts []verdict) turn {
-	t := turn{oldest: map[string]time.Time{}}
+	t := turn{full: len(verdicts) == mostVerdicts, losing: map[string]bool{}, oldest: map[string]time.Time{}}
 	of, most := map[string]int{}, 0
 	for _, v := range verdicts {
-		of[v.UID]++
-		t.newest, most = latest(t.newest, v.Time), max(most, of[v.UID])
-	}
-	for _, v := range verdicts {
-		if t.oldest[v.UID].IsZero() && len(verdicts) == mostVerdicts && of[v.UID] >= most-1 {
+		of[v.Namespace]++
+		t.newest, most = latest(t.newest, v.Time), max(most, of[v.Namespace])
+		if t.oldest[v.UID].IsZero() {
 			t.oldest[v.UID] = v.Time
 		}
+	}
+	for namespace, number := range of {
+		t.losing[namespace] = t.full && number >= most-1
 	}
 	return t
 }
@@ -80,7 +84,8 @@ func turned(verdicts []verdict) turn {
 func (n *simulation) drivenOut(k Kill) bool {
 	for i, t := range n.turns {
 		if t.newest.Sub(k.At) >= time.Second || i == len(n.turns)-1 {
-			return !t.oldest[k.Victim.UID].Before(k.At)
+			oldest, has := t.oldest[k.Victim.UID]
+			return t.losing[k.Victim.Namespace] && (!has || !oldest.Before(k.At))
 		}
 	}
 	return false
