@@ -132,7 +132,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	if options.metricsAddress != "" {
 		listener, err := admin.ListenTCP(options.metricsAddress)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--metrics-address %s: %w", options.metricsAddress, err)
 		}
 		d.log.WithField("address", listener.Addr()).Info("serving metrics and probes")
 		d.probes = serveProbes(listener)

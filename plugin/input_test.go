@@ -244,6 +244,7 @@ func TestHostsAndFlagsThatAreRefused(t *testing.T) {
 		"unknown output":        {[]string{"simulate", "--machine", taskPageMachine, "-o", "xml", "-"}, `--output "xml"`},
 		"unknown source":        {[]string{"simulate", "--machine", taskPageMachine, "--pod-info", "etcd", "-"}, `--pod-info "etcd"`},
 		"not a socket":          {append([]string{"run", "--nri-socket", notASocket}, plain...), "is a regular file, not a socket"},
+		"metrics without port":  {append([]string{"run"}, append(plain[:len(plain)-1:len(plain)-1], "8891")...), "--metrics-address 8891: listen tcp: address 8891: missing port"},
 		"index of one digit":    {append([]string{"run", "--idx", "9"}, plain...), `--idx "9"`},
 		"cgroup v1":             {[]string{"run", "--machine", taskPageMachine, "--cgroups", v1, "--metrics-address", ""}, "cgroup v1"},
 		"no cgroups":            {[]string{"run", "--machine", taskPageMachine, "--cgroups", dir, "--metrics-address", ""}, "no cgroup v2"},

@@ -19,7 +19,7 @@ func newReplayCommand() *cobra.Command {
 		Short: "Say again what a recorded plugin decided, and whether this version decides the same",
 		Long: `Replay runs the events of a recording ("run --record DIR") through the code that decides, and prints a line for each
 decision: moment, number of the event, pod and container, and what was decided. A decision that is not the recorded one is
-followed by DIFFERS and both. The last line counts events, decisions, differences, and what was not recorded. A recording has
+followed by DIFFERS and what differs. The last line counts events, decisions, differences, and what was not recorded. A recording has
 all that its decisions follow from, the machine included, so that it can be replayed anywhere.
 
 A folder's files are replayed one after the other. Each begins with the state that the plugin had then, so that one file is

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -162,6 +163,9 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
   nri-memory-manager state export --for 1.37 -o /var/lib/kubelet/memory_manager_state`,
 		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if v, err := utilversion.ParseGeneric(target); err == nil {
+				target = fmt.Sprintf("%d.%d", v.Major(), v.Minor())
+			}
 			if target != "" && !slices.Contains(checkpoint.Targets, target) {
 				return fmt.Errorf("--for %q: want a kubelet's version, one of %s; older ones read what 1.35 reads", target, strings.Join(checkpoint.Targets, ", "))
 			}

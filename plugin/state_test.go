@@ -244,6 +244,7 @@ func TestStateBadInput(t *testing.T) {
 		"import of nothing":   {[]string{"import", none, "--state-dir", t.TempDir()}, exitBadInput, `policyName is "None": there is nothing to take over, want "Static"`},
 		"import into a file":  {[]string{"import", good, "--state-dir", bad}, exitBadInput, "making the state folder: mkdir " + bad + ": not a directory"},
 		"export for 1.31":     {[]string{"export", "--for", "1.31"}, exitBadInput, "want a kubelet's version, one of 1.35, 1.36, 1.37; older ones read what 1.35 reads\n"},
+		"export for v1.37.2":  {[]string{"export", "--for", "v1.37.2", "--state-dir", t.TempDir()}, exitBadInput, "no such file or directory"},
 		"export of no state":  {[]string{"export", "--state-dir", t.TempDir()}, exitBadInput, "no such file or directory"},
 		"export of bad sums":  {[]string{"export", "--state-dir", filepath.Dir(odd)}, exitFailed, "A kubelet would refuse this state:\nnode 1: memory: reserved 29295144961 + free 103739236352 is 133034381313, but allocatable is 133034381312\n"},
 		"export to a folder":  {[]string{"export", "--state-dir", filepath.Dir(writeFile(t, checkpoint.FileName, docState)), "-o", t.TempDir()}, exitBadInput, "want a regular file"},

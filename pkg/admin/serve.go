@@ -29,11 +29,7 @@ const (
 
 // ListenTCP listens on an address such as "127.0.0.1:8891" or ":8891".
 func ListenTCP(address string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics and probes: %w", err)
-	}
-	return listener, nil
+	return net.Listen("tcp", address)
 }
 
 // ListenUnix listens on a socket that only its owner may use. A socket that an earlier run left behind is replaced.

@@ -6,6 +6,7 @@ package kubectl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -97,14 +98,14 @@ func (o *options) connect(args []string) (_ *cluster, namespace, pod string, err
 	rules.ExplicitPath = o.kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &o.overrides)
 	if namespace, _, err = loader.Namespace(); err != nil {
-		return nil, "", "", err
+		return nil, "", "", kubeconfigError(err)
 	}
 	if in, name, qualified := strings.Cut(pod, "/"); qualified {
 		namespace, pod = in, name
 	}
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", "", err
+		return nil, "", "", kubeconfigError(err)
 	}
 	if o.timeout <= 0 {
 		return nil, "", "", fmt.Errorf("--node-timeout %s: want more than 0", o.timeout)
@@ -120,4 +121,11 @@ func (o *options) connect(args []string) (_ *cluster, namespace, pod string, err
 		return nil, "", "", err
 	}
 	return &cluster{client: client, sets: sets, daemons: o.daemons, timeout: o.timeout, run: executor{client.RESTClient(), config}.run}, namespace, pod, nil
+}
+
+func kubeconfigError(err error) error {
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("no kubeconfig: want one in --kubeconfig, $KUBECONFIG or ~/.kube/config")
+	}
+	return fmt.Errorf("kubeconfig: %w", err)
 }

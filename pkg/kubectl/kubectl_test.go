@@ -512,6 +512,15 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+func TestNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	var out, errOut bytes.Buffer
+	code := Execute(t.Context(), "v1", []string{"status", "--all-nodes"}, &out, &errOut)
+	if want := "kubectl memory-manager: no kubeconfig: want one in --kubeconfig, $KUBECONFIG or ~/.kube/config\n"; code != commandline.ExitBadInput || errOut.String() != want {
+		t.Errorf("exit code %d, %s", code, errOut.String())
+	}
+}
+
 func TestWrongInput(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "config")
 	const one = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: a, context: {cluster: a}}]\n"
@@ -526,7 +535,7 @@ func TestWrongInput(t *testing.T) {
 		"explain shop/web -n api":          `"shop/web": want [NAMESPACE/]POD in the namespace api`,
 		"explain web -o table":             `--output "table": want one of text, json, yaml`,
 		"explain web --context b":          "context was not found for specified context: b",
-		"explain web --kubeconfig nowhere": "nowhere: no such file or directory",
+		"explain web --kubeconfig nowhere": "kubeconfig: stat nowhere: no such file or directory",
 		"status --node a --all-nodes":      "--node and --all-nodes: want one of them",
 		"status web --node a":              "--node and --all-nodes are for all pods of a node: a pod's own node is found",
 		"status web --all-nodes":           "--node and --all-nodes are for all pods of a node: a pod's own node is found",

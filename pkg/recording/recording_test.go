@@ -185,6 +185,11 @@ func TestAChangedByteIsReported(t *testing.T) {
 	if !decisions[0].Differs() || !bytes.Contains(decisions[0].Replayed, []byte(`"Answer":{"CpusetMems":"0"`)) || decisions[1].Differs() {
 		t.Errorf("replayed %+v", decisions)
 	}
+	_, shown, _ := strings.Cut(decisions[0].String(), "\n")
+	both := strings.HasPrefix(shown, `DIFFERS  recorded {"Answer":{"CpusetMems":"1"`) && strings.Contains(shown, `replayed {"Answer":{"CpusetMems":"0"`)
+	if !both || strings.Contains(shown, "Allocations") || !strings.Contains(changed, "Allocations") {
+		t.Errorf("shown are more fields than the one that differs: %s", shown)
+	}
 }
 
 func TestALossOfPower(t *testing.T) {

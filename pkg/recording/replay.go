@@ -280,9 +280,27 @@ func (d Decision) String() string {
 		}
 	}
 	if d.Differs() {
-		fmt.Fprintf(&b, "\nDIFFERS  recorded %s\n         replayed %s", d.Outcome, d.Replayed)
+		recorded, replayed := differing(d.Outcome, d.Replayed)
+		fmt.Fprintf(&b, "\nDIFFERS  recorded %s\n         replayed %s", recorded, replayed)
 	}
 	return b.String()
+}
+
+// differing returns only the fields in which two objects differ; both whole if one is no object.
+func differing(one, other json.RawMessage) (json.RawMessage, json.RawMessage) {
+	var a, b map[string]json.RawMessage
+	if json.Unmarshal(one, &a) != nil || json.Unmarshal(other, &b) != nil {
+		return one, other
+	}
+	for name, value := range a {
+		if bytes.Equal(value, b[name]) {
+			delete(a, name)
+			delete(b, name)
+		}
+	}
+	one, _ = json.Marshal(a) // both were JSON
+	other, _ = json.Marshal(b)
+	return one, other
 }
 
 // subjects are the fields of the log that say what a decision is about, not what was decided.
