@@ -53,6 +53,9 @@ func (l *Ledger) assign(c *container, decided assignment) {
 		c.Had = c.Nodes
 	}
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
+	if c.Unplaced == nil && c.Refusal == nil {
+		l.forgetRejections(func(r Rejection) bool { return r.UID == c.pod.UID && r.Container == c.Name })
+	}
 	if decided.claims != nil {
 		l.grantClaims(c, *decided.claims, decided.granted)
 	}

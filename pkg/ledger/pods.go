@@ -279,8 +279,6 @@ func (l *Ledger) endPod(p *pod) {
 		l.manager.ReleasePod(p.Key())
 	}
 	l.placeWaiting()
-	l.state.Rejections = slices.DeleteFunc(slices.Clone(l.state.Rejections), func(r Rejection) bool { // views share the old ones
-		return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
-	})
+	l.forgetRejections(func(r Rejection) bool { return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name })
 	l.step.effects.Forget = append(l.step.effects.Forget, p.Ref())
 }

@@ -60,6 +60,13 @@ func (l *Ledger) storeRejection(rejection Rejection) {
 	l.state.Rejections = rejections
 }
 
+// forgetRejections removes rejections of containers that have their place, or that are gone.
+func (l *Ledger) forgetRejections(of func(Rejection) bool) {
+	if slices.ContainsFunc(l.state.Rejections, of) {
+		l.state.Rejections = slices.DeleteFunc(slices.Clone(l.state.Rejections), of) // views share the old ones
+	}
+}
+
 // oldestOfTheMost returns the index of the last rejection in the namespace with the most.
 func oldestOfTheMost(rejections []Rejection) (found int) {
 	number := map[string]int{}

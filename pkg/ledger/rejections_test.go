@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 )
 
 // A tenant's refused resizes, which the kubelet tries again each second, leave the rejections of other namespaces in the view.
@@ -37,4 +39,47 @@ func TestRefusedResizesLeaveOthersInTheView(t *testing.T) {
 		}
 	}
 	t.Errorf("%d rejections of pod greedy and none of pod victim, which was refused one second ago", len(rejections))
+}
+
+// A container that got its place is in the view's rejections no more, also when it has ended.
+func TestAContainerThatWasPlacedIsNoLongerRejected(t *testing.T) {
+	refused, large := int64(40*claimGi), int64(8*claimGi)
+	other, victim := claimPod("other", ""), claimPod("victim", "")
+	one, two, main, init := claimed(other, "one", 9*claimGi), claimed(other, "two", 9*claimGi), claimed(victim, "main", 9*claimGi), claimed(victim, "init", claimGi, claims.Ref{UID: "uid-a"})
+	running := main.Container
+	running.State = Running
+	for name, test := range map[string]struct{ rejected, placed []Event }{
+		"after another pod has ended": {
+			[]Event{one, two, main, main}, []Event{EndPod{Pod: other, Gone: true}, main},
+		},
+		"once its claim is prepared": {
+			[]Event{init}, []Event{PrepareClaim{claimOf("a", []string{"victim"}, on(0, claimGi))}, init},
+		},
+		"a smaller resize": {
+			[]Event{claimed(victim, "main", claimGi), UpdateContainer{Pod: victim, Container: main.Container, To: Resources{MemoryLimit: &refused}}},
+			[]Event{UpdateContainer{Pod: victim, Container: main.Container, To: Resources{MemoryLimit: &large}}},
+		},
+		"that was created without an answer": {
+			[]Event{one, two, main},
+			[]Event{EndPod{Pod: other, Gone: true}, Synchronize{Pods: []Pod{victim}, Containers: []Container{running}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "topologyManagerPolicy: single-numa-node\ndra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
+			runs(t, l)
+			if l.after(test.rejected...); len(l.View().Rejections) == 0 {
+				t.Fatal("it is not rejected")
+			}
+			l.after(test.placed...)
+			if left := l.View().Rejections; len(left) > 0 {
+				t.Errorf("placed, it is still rejected: %+v", left)
+			}
+			for _, c := range l.pods["victim"].containers {
+				l.after(EndContainer{ID: c.ID})
+			}
+			if left := l.View().Rejections; len(left) > 0 {
+				t.Errorf("ended, it is rejected: %+v", left)
+			}
+		})
+	}
 }

@@ -36,7 +36,7 @@ type View struct {
 	// allocated claims.
 	Claimable []claims.Capacity
 	Claims    []claims.Claim
-	// Rejections are the last containers of living pods that could not be placed, newest first.
+	// Rejections are the last of living pods' containers that were not placed since, newest first.
 	Rejections []Rejection
 	// NodeMemory says whether the nodes still have the memory that is allocated, as last sampled; nil before the first sample.
 	NodeMemory *deficit.Sample

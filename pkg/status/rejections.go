@@ -21,23 +21,12 @@ func outcome(r *ledger.Rejection) string {
 	return text
 }
 
-// current are the rejections to show: without those of containers that were placed later, and with those of containers that
-// run unpinned for so long that the view's have gone on without them.
+// current are the view's rejections, and those of containers that run unpinned for so long that the view's have gone on without them.
 func current(view *ledger.View) []ledger.Rejection {
-	type container struct{ uid, name string }
-	placed, unplaced := map[container]bool{}, []ledger.Rejection{}
-	for pod, c := range view.Containers() {
-		if c.Unplaced != nil {
-			unplaced = append(unplaced, *c.Unplaced)
-		}
-		placed[container{pod.UID, c.Name}] = c.State.Alive() && c.Unplaced == nil
-	}
-	list := slices.DeleteFunc(slices.Clone(view.Rejections), func(r ledger.Rejection) bool {
-		return !r.Refused && placed[container{r.UID, r.Container}]
-	})
-	for _, r := range unplaced {
-		if !slices.ContainsFunc(list, r.Same) {
-			list = append(list, r)
+	list := slices.Clone(view.Rejections)
+	for _, c := range view.Containers() {
+		if c.Unplaced != nil && !slices.ContainsFunc(list, c.Unplaced.Same) {
+			list = append(list, *c.Unplaced)
 		}
 	}
 	return list
