@@ -60,6 +60,7 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 			slices.ContainsFunc(d.Pods, func(p Pod) bool { return p.Namespace == namespace && p.Name == name }) // by its UID
 	}
 	d.Rejections = keep(d.Rejections, func(r ledger.Rejection) bool { return about(r.Namespace, r.Pod) })
+	d.NotCounted = keep(d.NotCounted, func(n NotCounted) bool { return about(n.Namespace, n.Pod) })
 	if d.Reclaim != nil {
 		reclaimed := *d.Reclaim
 		reclaimed.Containers = keep(reclaimed.Containers, func(f reclaim.Freed) bool { return about(f.Namespace, f.Pod) })

@@ -74,6 +74,29 @@ func TestSelection(t *testing.T) {
 	}
 }
 
+// TestASelectionNamesNoOtherPods: memory that is not counted is shown with the pods that are selected.
+func TestASelectionNamesNoOtherPods(t *testing.T) {
+	all := busy(t)
+	all.NotCounted = []NotCounted{{Namespace: "shop", Pod: "web-7d9c5b-x2x4l", Why: "no numa_stat"}, {Namespace: "batch", Pod: "legacy", Container: "app", Why: "no numa_stat"}}
+	for name, test := range map[string]struct {
+		only Selection
+		want []NotCounted
+	}{
+		"all":         {Selection{}, all.NotCounted},
+		"a namespace": {Selection{Namespace: "batch"}, all.NotCounted[1:]},
+		"a pod":       {Selection{Pod: "shop/web-7d9c5b-x2x4l"}, all.NotCounted[:1]},
+		"another pod": {Selection{Pod: "debug"}, []NotCounted{}},
+	} {
+		got, err := all.Select(test.only)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if difference := cmp.Diff(test.want, got.NotCounted); difference != "" {
+			t.Errorf("%s:\n%s", name, difference)
+		}
+	}
+}
+
 func TestOutputsOfASelection(t *testing.T) {
 	for name, only := range map[string]Selection{"problems": {Problems: true}, "pod": {Pod: "default/database"}} {
 		document, err := busy(t).Select(only)
