@@ -25,7 +25,8 @@ type publisher struct {
 	Options
 	watched chan string // versions of the slice, "" where it is deleted or may have been
 
-	known *resourceapi.ResourceSlice // as the API server had it last; nil is not known
+	known *resourceapi.ResourceSlice     // as the API server had it last; nil is not known
+	cut   *resourceapi.ResourceSliceSpec // as it was sent last, if the API server has dropped fields of it
 	order []int
 	equal uint64    // the last generation of the View that it was found to be equal to
 	since time.Time // when the View's sample was taken then
@@ -117,11 +118,16 @@ func (p *publisher) due(view *ledger.View) bool {
 	if p.equal == view.Generation && sampled.Sub(p.since) < sampleEvery {
 		return false
 	}
-	if apiequality.Semantic.DeepEqual(p.known.Spec, p.spec(view)) {
+	if p.has(p.spec(view)) {
 		p.equal, p.since = view.Generation, sampled
 		return false
 	}
 	return true
+}
+
+// has reports whether the API server has what it keeps of a spec.
+func (p *publisher) has(spec resourceapi.ResourceSliceSpec) bool {
+	return apiequality.Semantic.DeepEqual(p.known.Spec, spec) || p.cut != nil && apiequality.Semantic.DeepEqual(*p.cut, spec)
 }
 
 // empties reports whether nothing is published: the kubelet is answered about the claims that there are, so that their pods can end.
@@ -174,13 +180,13 @@ func (p *publisher) write(ctx context.Context, view *ledger.View) error {
 		case err != nil:
 			return err
 		}
-		p.known = found
+		p.known, p.cut = found, nil
 		if len(p.order) == 0 { // as it was published before this start
 			p.order = orderOf(found.Spec.Devices)
 		}
 	}
 	spec := p.spec(view)
-	if apiequality.Semantic.DeepEqual(p.known.Spec, spec) {
+	if p.has(spec) {
 		return nil
 	}
 	object := p.known.DeepCopy()
@@ -240,8 +246,20 @@ func (p *publisher) send(ctx context.Context, request *rest.Request, object *res
 	}
 	if err == nil {
 		p.known = written
+		p.noteCut(object)
 	}
 	return err
+}
+
+// noteCut notes whether the API server has dropped fields of a slice that was sent.
+func (p *publisher) noteCut(sent *resourceapi.ResourceSlice) {
+	before := p.cut
+	if p.cut = nil; mapped(sent) || apiequality.Semantic.DeepEqual(p.known.Spec, sent.Spec) { // what is mapped is sent again without
+		return
+	}
+	if p.cut = &sent.Spec; before == nil {
+		p.Log.Warn("the API server drops fields of the ResourceSlice: its feature gate DRAConsumableCapacity is off, and claims cannot share a NUMA node")
+	}
 }
 
 func (p *publisher) unmap(why string, until time.Time) {
