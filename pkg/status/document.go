@@ -202,7 +202,7 @@ func (s Sources) Make() *Document {
 			Profile: string(config.Profile), MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
 			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard, DryRun: config.DryRun(),
-			RolledBack: config.RolledBack, KubeletConfig: config.KubeletConfig, MaxMigrationBytes: config.MaxMigrationBytes.String(),
+			RolledBack: config.RolledBack, KubeletConfig: config.Origin.KubeletConfig, MaxMigrationBytes: config.MaxMigrationBytes.String(),
 		},
 		Conditions: view.Conditions, Nodes: nodes(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),
 		Pods: make([]Pod, len(view.Pods)), Rejections: rejections(current(view)), Overwrites: s.overwrites(), RequestSources: []Source{},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -104,5 +105,22 @@ func TestClaimsThatAreTurnedOff(t *testing.T) {
 		if err := document.Table(&text, false); err != nil || !strings.Contains(text.String(), want) {
 			t.Errorf("%v; want %q in\n%s", err, want, text.String())
 		}
+	}
+}
+
+// TestTheKubeletsFileIsFoundFromAnywhere: verify reads it, in another working folder than the daemon's.
+func TestTheKubeletsFileIsFoundFromAnywhere(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "kubelet.yaml"), []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	view := &ledger.View{}
+	var err error
+	if view.Config.Config, err = config.Files(os.ReadFile).Parse(filepath.Join(dir, "config.yaml"), []byte("kubeletConfig: kubelet.yaml\n")); err != nil {
+		t.Fatal(err)
+	}
+	got := Sources{View: func() *ledger.View { return view }}.Make().Policy.KubeletConfig
+	if want := filepath.Join(dir, "kubelet.yaml"); got != want {
+		t.Errorf("the document has %q, want %q", got, want)
 	}
 }
