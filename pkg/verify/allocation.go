@@ -82,7 +82,7 @@ func aboveClaim(n Node, c place, r *Report) {
 }
 
 func lostClaims(n Node, r *Report) {
-	if n.Document.Claims == nil || n.Pod != "" {
+	if n.Document.Claims == nil || n.Pod != nil {
 		return
 	}
 	for _, m := range n.Document.Claims.Claimable {
@@ -98,7 +98,7 @@ func lostClaims(n Node, r *Report) {
 
 // unmappedClaims finds a ResourceSlice that does not say that claims count as requests of pods although the configuration wants it.
 func unmappedClaims(n Node, r *Report) {
-	if n.Document.Claims == nil || n.Document.Claims.Unmapped == "" || n.Pod != "" {
+	if n.Document.Claims == nil || n.Document.Claims.Unmapped == "" || n.Pod != nil {
 		return
 	}
 	r.find(Warning, "node-allocatable", "dra.publishNodeAllocatable",

@@ -10,8 +10,8 @@ import (
 // Node is all that the checks look at.
 type Node struct {
 	Document status.Document
-	// Pod is the UID of the only pod that is audited, with what holds for the whole node; "" audits all pods.
-	Pod string
+	// Pod has the UIDs of the only pods that are audited, with what holds for the whole node; nil audits all pods.
+	Pod []string
 	// Cgroups are the cgroups from the top of the hierarchy down to the containers, and their siblings, by path.
 	Cgroups map[string]Cgroup
 	// PageSize is the kernel's, in bytes: its files show whole pages. 0 counts as 4096.
@@ -28,15 +28,17 @@ type Node struct {
 	Skipped []string
 }
 
-// Of returns the node with a single pod to audit, given as namespace/name, name or UID.
+// Of returns the node with a pod to audit, given as namespace/name, name or UID; with all of that name.
 func (n Node) Of(pod string) (Node, error) {
 	for i := range n.Document.Pods {
 		if p := &n.Document.Pods[i]; p.Is(pod) {
-			n.Pod = p.UID
-			return n, nil
+			n.Pod = append(n.Pod, p.UID)
 		}
 	}
-	return Node{}, fmt.Errorf("no pod %q on this node", pod)
+	if n.Pod == nil {
+		return Node{}, fmt.Errorf("no pod %q on this node", pod)
+	}
+	return n, nil
 }
 
 // Cgroup holds the values of a cgroup's files in bytes.

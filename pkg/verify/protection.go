@@ -82,7 +82,7 @@ func (n Node) claimed(parent string, value func(Cgroup) uint64) uint64 {
 // otherCgroup is the child of a cgroup that claims most, of those that hold no container of the daemon's.
 func (n Node) otherCgroup(parent string, value func(Cgroup) uint64) (cgroup string, bytes uint64) {
 	ours := map[string]bool{}
-	n.Pod = "" // the containers of the other pods are the daemon's, too
+	n.Pod = nil // the containers of the other pods are the daemon's, too
 	for _, c := range n.containers() {
 		for _, level := range levels(c.Cgroup) {
 			ours[level] = true
@@ -187,7 +187,7 @@ type place struct {
 func (p place) object() string { return p.pod.Namespace + "/" + p.pod.Name + "/" + p.Name }
 
 // audits reports whether a pod is audited.
-func (n Node) audits(pod *status.Pod) bool { return n.Pod == "" || n.Pod == pod.UID }
+func (n Node) audits(pod *status.Pod) bool { return n.Pod == nil || slices.Contains(n.Pod, pod.UID) }
 
 // containers are the running containers of the audited pods whose cgroups were read.
 func (n Node) containers() (all []place) {

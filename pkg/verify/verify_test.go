@@ -2,6 +2,7 @@ package verify
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -400,6 +401,30 @@ func TestFindingsOfOnePod(t *testing.T) {
 	}
 	if _, err := n.Of("default/other"); err == nil || err.Error() != `no pod "default/other" on this node` {
 		t.Errorf("error %v", err)
+	}
+}
+
+// All pods of a name are audited, as status and explain show them.
+func TestPodsOfOneName(t *testing.T) {
+	n := sound()
+	for i, pod := range n.Document.Pods {
+		n.Document.Pods[i].UID, n.Document.Pods[i].Name, n.Document.Pods[i].Namespace = fmt.Sprint("uid-", i), "web", fmt.Sprint("team-", i)
+		n.Document.Pods[i].Problems = []string{"bad annotation of " + pod.Name}
+	}
+	for pod, want := range map[string]string{"web": "team-0/web team-1/web", "team-1/web": "team-1/web", "uid-0": "team-0/web"} {
+		one, err := n.Of(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var objects []string
+		for _, f := range Run(one).Findings {
+			if f.ID == "annotation" {
+				objects = append(objects, f.Object)
+			}
+		}
+		if got := strings.Join(objects, " "); got != want {
+			t.Errorf("%s: found %s, want %s", pod, got, want)
+		}
 	}
 }
 
