@@ -195,7 +195,10 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 		}
 		total += n.MiB
 	}
-	appended := "console=ttyS0 panic=-1 mitigations=off nokaslr nowatchdog tsc=reliable random.trust_cpu=on quiet swapaccount=1"
+	appended := "console=ttyS0 panic=-1 mitigations=off nokaslr nowatchdog tsc=reliable random.trust_cpu=on quiet swapaccount=1 init_on_alloc=0"
+	if cpu != "host" { // an emulated CPU clears pages faster without REP STOSQ: each eight bytes of it are a block of their own
+		appended += " clearcpuid=rep_good"
+	}
 	// The kernel unpacks the root on the CPU that its unbound work queues happen to use, and the pages stay on that CPU's node.
 	// Linux 6.1 cannot be told which one.
 	appended += fmt.Sprintf(" workqueue.unbound_cpus=%d", v.RootCPU)
