@@ -197,7 +197,7 @@ func (n *simulation) whereAllocated(see seer) {
 			continue
 		}
 		want, mems := file.nodes(p.UID, c.Spec.Name), n.text(c.Cgroup, "cpuset.mems")
-		if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < n.limit(c) {
+		if want != 0 && !p.PodLevel() && c.Spec.Kind != memoryqos.Init && file.memory(p.UID, c.Spec.Name) < cmp.Or(n.limit(c), c.Spec.Limit) {
 			want = n.withMemory()
 		}
 		if want != 0 && bits(mems) != want && n.kernel.mapped(c.Cgroup, n.withMemory()&^want) <= mostMoved {
@@ -270,7 +270,7 @@ func (n *simulation) pinned() {
 			if mems == "" {
 				n.broken(pinned, "%s/%s has no cpuset.mems", p.Name, c.ID)
 			}
-			pending := n.stateFile().memory(p.UID, c.Spec.Name) < n.limit(c) // it may use all NUMA nodes
+			pending := n.stateFile().memory(p.UID, c.Spec.Name) < cmp.Or(n.limit(c), c.Spec.Limit) // it may use all NUMA nodes
 			if single && strings.ContainsAny(mems, ",-") && !pending {
 				n.broken(pinned, "%s/%s has cpuset.mems %s under single-numa-node", p.Name, c.ID, mems)
 			}
