@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -19,6 +20,7 @@ const (
 	confined     Promise = "a container without an allocation keeps off NUMA nodes without CPUs where it must"
 	released     Promise = "a container without an allocation may use all NUMA nodes, unless it is confined"
 	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
+	keeps        Promise = "a pod keeps its allocations until it ends"
 )
 
 // promisedOnce looks, for each set of NUMA nodes that is not all with memory, whether the containers that may use these alone have limits beyond
@@ -210,6 +212,25 @@ func (n *simulation) whereAllocated(see seer) {
 			see(released, p.Name+"/"+c.ID, "has cpuset.mems %q", mems)
 		}
 	}
+}
+
+// keepsAllocations looks for containers of living pods that have lost an allocation, or have it on other NUMA nodes, which another configuration or a
+// resize may do.
+func (n *simulation) keepsAllocations(see seer) {
+	has, file := map[string]int{}, n.stateFile()
+	for _, p := range n.kubelet.Pods() {
+		for _, c := range p.Pod.Containers {
+			if c.Kind == memoryqos.Init || p.PodLevel() || p.Ending || len(p.Claims) > 0 || n.hasChange(p, Resize) || !n.settings().places() || time.Now().Before(n.placed) {
+				continue
+			}
+			who := p.UID + "/" + c.Name
+			now, before := file.nodes(p.UID, c.Name), n.nodes[who]
+			if has[who] = cmp.Or(before, now); before != 0 && now != before {
+				see(keeps, who, "of %s has NUMA nodes %b allocated, and had %b", p.Name, now, before)
+			}
+		}
+	}
+	n.nodes = has
 }
 
 // takenOver reports whether a container was there before the daemon, which may take what a lost journal does not name for the kubelet's.

@@ -45,6 +45,7 @@ var promises = map[Promise]bound{
 	confined:  {time.Second, together(away, kernelSlow, disk)},
 	fits:      {time.Second, together(away, kernelSlow, disk)},
 	released:  {time.Second, together(away, kernelSlow, disk)},
+	keeps:     {time.Second, together(away, disk)},
 	initsFree: {5 * time.Second, together(away, kernelSlow, disk, silence)},
 	freed:     {5 * time.Second, together(kernelSlow, disk, silence, unseen)},
 
@@ -139,6 +140,7 @@ func (n *simulation) inTime() {
 	n.verdictFile()
 	n.valuesAsAsked(see)
 	n.whereAllocated(see)
+	n.keepsAllocations(see)
 	n.onlyTheLiving(see)
 	n.pendingResizes(see)
 	n.onClaims(see)

@@ -79,6 +79,7 @@ type simulation struct {
 		lastRead
 		verdicts []verdict
 	}
+	nodes   map[string]int         // by pod UID/container: the NUMA nodes of its allocation, when it was seen first
 	inits   map[string]heldByInits // by pod UID
 	claimed map[string]int         // by container ID: the NUMA nodes of what ran on its claims when the last life ended that was their driver
 	claims  time.Time              // when a life ended that was not
