@@ -81,6 +81,9 @@ func (n *simulation) promisedOnce() {
 			if has, pods := n.scenario.Machine.Nodes[id].plain(), file.on(id); kind == "memory" && pods+claimed[id] > has {
 				n.broken(promisedOnce, "the state file has %dMi allocated on NUMA node %d and claims %dMi, of %dMi", pods/mi, id, claimed[id]/mi, has/mi)
 			}
+			if has := n.scenario.Machine.Nodes[id].plain(); kind == "memory" && claimed[id] > 0 && m.Allocatable+claimed[id] > has && !n.trouble.calm(fits, time.Now()).After(time.Now()) {
+				n.broken(promisedOnce, "the state file has %dMi for pods on NUMA node %d, and claims have %dMi, of %dMi", m.Allocatable/mi, id, claimed[id]/mi, has/mi)
+			}
 		}
 	}
 	for set := 1; set < 1<<nodes-1; set++ {
