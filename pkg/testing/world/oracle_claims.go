@@ -253,23 +253,12 @@ func (n *simulation) claimsPublished() {
 		}
 		return
 	}
-	share := "50%"
-	for _, s := range s.DRA.Shares {
-		share = s.Limits["memory"]
-	}
 	file := n.stateFile()
 	for id, node := range n.scenario.Machine.Nodes {
 		if node.Memory == 0 || node.CPUs == 0 {
 			continue
 		}
-		memory := node.plain()
-		want, err := quantity.Parse(share)
-		if percent, is := strings.CutSuffix(share, "%"); is {
-			var number uint64
-			number, err = strconv.ParseUint(percent, 10, 64)
-			want = memory / 100 * number
-		}
-		must(err)
+		memory, want := node.plain(), s.share(node)
 		var claimed uint64
 		kept := false // from before claims were off, when others may have had their memory
 		for _, h := range n.preparedClaims() {
@@ -277,10 +266,36 @@ func (n *simulation) claimsPublished() {
 				claimed, kept = claimed+h.Memory, kept || h.prepared.Before(n.claims)
 			}
 		}
-		want = min(max(want, claimed), less(memory, file.on(id)))
+		want = max(want, claimed)
+		n.leftToPods(id, want)
+		want = min(want, less(memory, file.on(id)))
 		if have[id] > want || have[id]+reservedMost+file.beyond(id) < want || have[id] < claimed && !kept {
 			n.broken(claimPublished, "NUMA node %d has %dMi in the slice, want %dMi (claims have %dMi)", id, have[id]/mi, want/mi, claimed/mi)
 		}
+	}
+}
+
+// share is what is published for claims of a NUMA node at least, in bytes.
+func (s settings) share(node NUMANode) uint64 {
+	share := "50%"
+	for _, s := range s.DRA.Shares {
+		share = s.Limits["memory"]
+	}
+	bytes, err := quantity.Parse(share)
+	if percent, is := strings.CutSuffix(share, "%"); is {
+		var number uint64
+		number, err = strconv.ParseUint(percent, 10, 64)
+		bytes = node.plain() / 100 * number
+	}
+	must(err)
+	return bytes
+}
+
+// leftToPods compares what the node map has of a NUMA node for pods with what claims leave of it.
+func (n *simulation) leftToPods(id int, claims uint64) {
+	node := n.scenario.Machine.Nodes[id]
+	if has := n.stateFile().MachineState[id].MemoryMap["memory"].Allocatable; has+claims+reservedMost < node.plain() {
+		n.broken(claimReleased, "the state file has %dMi for pods on NUMA node %d of %dMi, and claims %dMi", has/mi, id, node.plain()/mi, claims/mi)
 	}
 }
 
@@ -343,6 +358,11 @@ func (n *simulation) claimsGone() {
 		n.judge(func() {
 			for _, text := range n.claimDifferences(a) {
 				n.broken(claimReleased, "%s", text)
+			}
+			for id, node := range n.scenario.Machine.Nodes {
+				if s := n.settings(); n.drives() && s.DRA.Enabled && node.Memory > 0 && node.CPUs > 0 {
+					n.leftToPods(id, s.share(node))
+				}
 			}
 		})
 	}
