@@ -170,6 +170,15 @@ func (n *simulation) journalEmpty() {
 	}
 }
 
+// podsForgotten looks long after all pods have ended at what the daemon has kept of them for the next one.
+func (n *simulation) podsForgotten() {
+	var kept []struct{ Pod struct{ Name string } }
+	text, err := os.ReadFile(filepath.Join(n.current().state, "requests.json"))
+	if err == nil && json.Unmarshal(text, &kept) != nil || len(kept) > 0 {
+		n.broken(nothingLeft, "all pods have ended long ago, and requests.json has %d: %.200s", len(kept), text)
+	}
+}
+
 // ends are what the runtime has been answered.
 func (n *simulation) ends() {
 	for _, failed := range n.runtime.Calls().Ends {

@@ -250,6 +250,7 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	n.claimsGone()
 	time.Sleep(journalTime)
 	n.judge(n.journalEmpty)
+	n.judge(n.podsForgotten)
 	n.current().cancel()
 	if err := <-n.current().ended; err != nil {
 		n.broken(nothingLeft, "the daemon ends with %v", err)
