@@ -96,6 +96,20 @@ func (n *simulation) configDifferences(a answers) (wrong []string) {
 	return wrong
 }
 
+// readsAgain has the daemon read its configuration once more, with no container that it concerns.
+func (n *simulation) readsAgain() {
+	const read = `nri_memory_manager_config_reloads_total{result="ok"}`
+	before := n.answers()
+	n.fault(Fault{Kind: NewConfig, Target: n.config})
+	time.Sleep(time.Second)
+	after := n.answers()
+	n.judge(func() {
+		if after.problem != nil || after.metrics[read] != before.metrics[read]+1 {
+			n.broken(shown, "metrics count %d configurations that were read, and %d after one more: %v", before.metrics[read], after.metrics[read], after.problem)
+		}
+	})
+}
+
 // count is how often something has gone wrong since a time.
 func (t *trouble) count(kind string, since time.Time) (times uint64) {
 	t.mu.Lock()

@@ -251,6 +251,7 @@ func (n *simulation) run(seconds *atomic.Int64) {
 	time.Sleep(journalTime)
 	n.judge(n.journalEmpty)
 	n.judge(n.podsForgotten)
+	n.readsAgain()
 	n.current().cancel()
 	if err := <-n.current().ended; err != nil {
 		n.broken(nothingLeft, "the daemon ends with %v", err)
