@@ -120,6 +120,9 @@ func (w writing) Write(cgroup, file, text string) error {
 	if file == "memory.high" && !w.life.killed.Load() {
 		w.simulation.judge(func() { w.simulation.raisedInRoom(cgroup, text) })
 	}
+	if file == "memory.reclaim" {
+		w.simulation.judge(func() { w.life.reclaims++ })
+	}
 	if n := w.simulation; time.Since(w.life.since) < time.Minute && file != "memory.reclaim" && !(file == "memory.oom.group" && n.units != nil) && n.kubelet.isQuiet() { // systemd writes its own before
 		n.judge(func() { w.life.written[fmt.Sprint(cgroup, "/", file)]++ })
 	}

@@ -2,6 +2,7 @@ package world
 
 import (
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
@@ -11,6 +12,7 @@ const (
 	makersFirst Promise = "page cache is taken of who makes it before the others"
 	roomMade    Promise = "page cache is given back before the kubelet evicts for it"
 	leastFirst  Promise = "the page cache of BestEffort containers is reclaimed first"
+	callsMade   Promise = "no requests for page cache are counted but those that were made"
 )
 
 // muchCache, in bytes, is more than what a look at page cache may leave out.
@@ -72,6 +74,14 @@ func (n *simulation) bestEffortFirst(p LivePod, c LiveContainer) {
 		if least, _, idle := n.inMinute(other); idle && min(least, now[other].Active) >= muchCache && now[other].Gave == has.Gave && has.Again == 0 {
 			n.broken(leastFirst, "%s/%s of class %s is asked for some, and %s has had %dMi for a minute", p.Name, c.Spec.Name, p.Class, other, least/mi)
 		}
+	}
+}
+
+// reclaimsCounted compares the metric with the writes of memory.reclaim; some are the stall guard's. A dry run counts what it leaves out.
+func (n *simulation) reclaimsCounted(a answers) {
+	dry := strings.Contains(n.scenario.String(), "profile: Observe")
+	if calls, made := a.metrics["nri_memory_manager_reclaim_calls_total"], n.current().reclaims; calls > made && !dry {
+		n.broken(callsMade, "the metric has %d, and %d were made", calls, made)
 	}
 }
 

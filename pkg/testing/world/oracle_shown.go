@@ -167,6 +167,7 @@ func (n *simulation) asShown() {
 				n.overwritesCounted(a)
 				n.killsShown(a)
 				n.raisesCounted(a)
+				n.reclaimsCounted(a)
 			})
 			return
 		}

@@ -110,6 +110,7 @@ type life struct {
 	admin      *admin
 	driver     *driverSocket
 	written    map[string]int // how often, by CGROUP/FILE, while it starts beside what is right
+	reclaims   uint64         // writes of memory.reclaim
 	state      string         // its state folder
 	reread     chan struct{}
 	ctx        context.Context
