@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -76,13 +78,18 @@ func (p *Port) Reads() uint64 { return p.reads.Load() }
 // Writes is the number of writes to files that succeeded, without memory.reclaim, which is no value.
 func (p *Port) Writes() uint64 { return p.writes.Load() }
 
-// watching are the cgroups of pods and containers that it watches, also those that are gone.
+// watching are the cgroups of pods and containers that it watches or has triggers of, also those that are gone.
 func (p *Port) watching() (cgroups []string) {
 	p.kernel.mu.Lock()
 	defer p.kernel.mu.Unlock()
 	for _, g := range p.watched {
 		if level := cgroup.LevelOf(g.name); level == cgroup.LevelPod || level == cgroup.LevelContainer {
 			cgroups = append(cgroups, g.name)
+		}
+	}
+	for _, set := range p.sets {
+		if triggers, are := set.(*triggerSet); are {
+			cgroups = slices.AppendSeq(cgroups, maps.Values(triggers.open))
 		}
 	}
 	return cgroups
@@ -246,7 +253,7 @@ func (p *Port) Triggers() (cgroupfs.Triggers, error) {
 	if p.dead.Load() {
 		return nil, ErrKilled
 	}
-	set := &triggerSet{port: p, wake: make(bell, 1)}
+	set := &triggerSet{port: p, wake: make(bell, 1), open: map[int32]string{}}
 	p.keep(set)
 	return set, nil
 }

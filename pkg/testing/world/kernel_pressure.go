@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -172,6 +173,7 @@ func (k *Kernel) endTriggers(g *group) {
 type triggerSet struct {
 	port *Port
 	wake bell
+	open map[int32]string // cgroups by id: a descriptor remains when its cgroup is gone; guarded by Kernel.mu
 
 	mu    sync.Mutex // after Kernel.mu
 	ready []int32
@@ -206,24 +208,25 @@ func (s *triggerSet) Add(cgroup string, stall, size time.Duration) (int32, error
 	}
 	k.wd++
 	t := &trigger{window: window{size: size, start: k.now, value: g.pressure[full].total}, id: int32(k.wd), group: g, stall: stall, set: s, look: k.now.Add(psiPeriod)}
-	k.triggers = append(k.triggers, t)
+	k.triggers, s.open[t.id] = append(k.triggers, t), cgroup
 	return t.id, nil
 }
 
-func (s *triggerSet) drop(is func(*trigger) bool) {
+func (s *triggerSet) drop(is func(id int32) bool) {
 	k := s.port.kernel
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	kept := k.triggers[:0]
 	for _, t := range k.triggers {
-		if t.set != s || !is(t) {
+		if t.set != s || !is(t.id) {
 			kept = append(kept, t)
 		}
 	}
 	k.triggers = kept
+	maps.DeleteFunc(s.open, func(id int32, _ string) bool { return is(id) })
 }
 
-func (s *triggerSet) Remove(id int32) { s.drop(func(t *trigger) bool { return t.id == id }) }
+func (s *triggerSet) Remove(id int32) { s.drop(func(other int32) bool { return other == id }) }
 
 func (s *triggerSet) Wait(timeout time.Duration) ([]int32, error) {
 	var after <-chan time.Time
@@ -259,7 +262,7 @@ func (s *triggerSet) Interrupt() {
 }
 
 func (s *triggerSet) Close() error {
-	s.drop(func(*trigger) bool { return true })
+	s.drop(func(int32) bool { return true })
 	s.mu.Lock()
 	s.ended = true
 	s.mu.Unlock()
