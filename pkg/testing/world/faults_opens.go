@@ -82,6 +82,16 @@ func (d drawer) refusals(s *Scenario) {
 	}
 }
 
+// unread has another writer come to limits while files cannot be opened.
+func (d drawer) unread(s *Scenario) {
+	d.Rand = draws(s.Seed, "limits while files cannot be opened")
+	for _, f := range s.Faults {
+		if f.Kind == OpensFail {
+			s.Faults = append(s.Faults, Fault{At: d.when(time.Duration(f.At) + d.between(0, time.Duration(f.Length))), Kind: Overwritten, Target: "container limit"})
+		}
+	}
+}
+
 // mems has another writer give a container that has NUMA nodes of its own all of them.
 func (n *simulation) mems(cgroup string) {
 	if mems := n.text(cgroup, "cpuset.mems"); mems != "" {
