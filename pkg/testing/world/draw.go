@@ -88,6 +88,7 @@ func Draw(seed uint64, size Size) Scenario {
 	d.claims(&s)
 	d.contested(&s)
 	d.claimsOff(&s)
+	d.slowSyncs(&s)
 	d.unread(&s)
 	return s
 }

@@ -172,3 +172,11 @@ func (d drawer) overflowed(s *Scenario) {
 		}
 	}
 }
+
+// slowSyncs has the disk take its time to sync on a third of the nodes that are not calm.
+func (d drawer) slowSyncs(s *Scenario) {
+	d.Rand = draws(s.Seed, "slow syncs")
+	if !d.calm && d.oneIn(3) {
+		s.Faults = append(s.Faults, Fault{At: d.when(0), Kind: SlowSyncs, Length: Duration(d.length), Draw: d.Uint64()})
+	}
+}

@@ -21,6 +21,7 @@ const (
 	QueueOverflow    = "inotify queue overflows"
 	DiskHangs        = "disk hangs"
 	DiskFails        = "disk fails"
+	SlowSyncs        = "slow syncs"      // fsync(2) takes its time, and has what was written before it began
 	DaemonKilled     = "daemon killed"   // and started again after its length
 	DaemonEnds       = "daemon ends"     // SIGTERM, the same
 	DaemonReplaced   = "daemon replaced" // another one waits for its state folder for its length, then it ends
@@ -155,9 +156,12 @@ func (t *trouble) Watch() error { // which waits for nothing: it may be called w
 func (t *trouble) Overflow() bool { return t.left(QueueOverflow) > 0 && t.draw("overflow", 3) == 0 }
 
 // disk comes before each system call that changes a file of the state folder.
-func (t *trouble) disk(path string) error {
+func (t *trouble) disk(call, path string) error {
 	t.thaw()
 	time.Sleep(t.left(DiskHangs))
+	if call == "sync" && t.left(SlowSyncs) > 0 {
+		time.Sleep(time.Duration(t.draw("sync "+path, 200)) * time.Millisecond)
+	}
 	if t.left(DiskFails) > 0 && t.draw(path, 2) == 0 {
 		return []error{unix.ENOSPC, unix.EIO}[t.draw(path, 2)]
 	}

@@ -16,12 +16,13 @@ const (
 	beforeWrite  Promise = "a value is in the journal before it is written"
 )
 
-// unsynced are the files of state folders that a power failure may take, since when, by path: their content, and their names.
-type unsynced struct{ contents, names map[string]time.Time }
+// unsynced are the files of state folders that a power failure may take, since when, by path: their content, and their names. renamed is when each got
+// its name last.
+type unsynced struct{ contents, names, renamed map[string]time.Time }
 
-// changes notes a system call that changes a file. The journal and CDI specifications, in /var/run, need not survive the machine: cgroups and
-// what the kubelet has prepared do not, either.
-func (u unsynced) changes(call, path string) {
+// changes notes a system call that changes a file. A sync has what was done before it began. The journal and CDI specifications, in /var/run, need not
+// survive the machine: cgroups and what the kubelet has prepared do not, either.
+func (u unsynced) changes(call, path string, began time.Time) {
 	since := func(of map[string]time.Time) {
 		if of[path].IsZero() {
 			of[path] = time.Now()
@@ -31,16 +32,22 @@ func (u unsynced) changes(call, path string) {
 	case "write":
 		since(u.contents)
 	case "rename":
+		u.renamed[path] = time.Now()
 		since(u.names)
 		if delete(u.contents, path); !u.contents[written].IsZero() {
 			since(u.contents)
 		}
 		delete(u.contents, written)
 	case "sync":
-		delete(u.contents, path)
+		if !u.contents[path].After(began) {
+			delete(u.contents, path)
+		}
 		for name := range u.names {
-			if filepath.Dir(name) == path {
-				delete(u.names, name)
+			if filepath.Dir(name) != path {
+				continue
+			}
+			if delete(u.names, name); u.renamed[name].After(began) {
+				u.names[name] = u.renamed[name]
 			}
 		}
 	}

@@ -142,7 +142,7 @@ func Simulate(t *testing.T, s Scenario, folder string, start Start) (report *Rep
 	synctest.Test(t, func(*testing.T) {
 		n := &simulation{scenario: s, folder: folder, start: start, config: s.Config, trouble: newTrouble(), said: map[verdict]time.Time{}, judgedContainers: map[string]bool{}, scored: map[string]bool{},
 			inits:   map[string]heldByInits{},
-			repairs: map[repair]uint64{}, raises: map[string]*raise{}, raised: map[*life]*raised{}, flipped: map[string]bool{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}}}
+			repairs: map[repair]uint64{}, raises: map[string]*raise{}, raised: map[*life]*raised{}, flipped: map[string]bool{}, unsynced: unsynced{map[string]time.Time{}, map[string]time.Time{}, map[string]time.Time{}}}
 		n.run(&seconds)
 		report = &n.report
 	})
@@ -462,12 +462,13 @@ func (n *simulation) disk(call, path string, _ []byte) error {
 	n.mu.Lock()
 	lives := n.lives
 	n.mu.Unlock()
+	began := time.Now()
 	for _, l := range lives {
 		if strings.HasPrefix(path, l.state+"/") || path == l.state {
 			if l.killed.Load() {
 				return ErrKilled
 			}
-			if err := n.trouble.disk(filepath.Base(path)); err != nil {
+			if err := n.trouble.disk(call, filepath.Base(path)); err != nil {
 				return err
 			}
 			if l.killed.Load() {
@@ -475,7 +476,7 @@ func (n *simulation) disk(call, path string, _ []byte) error {
 			}
 			n.mu.Lock()
 			n.changed = time.Now()
-			n.unsynced.changes(call, path)
+			n.unsynced.changes(call, path, began)
 			n.mu.Unlock()
 		}
 	}
