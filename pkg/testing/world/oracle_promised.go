@@ -21,6 +21,7 @@ const (
 	released     Promise = "a container without an allocation may use all NUMA nodes, unless it is confined"
 	nearest      Promise = "under single-numa-node memory is nearest to the CPUs"
 	keeps        Promise = "a pod keeps its allocations until it ends"
+	undone       Promise = "what a configuration took from a container it has again once that is undone"
 )
 
 // promisedOnce looks, for each set of NUMA nodes that is not all with memory, whether the containers that may use these alone have limits beyond
@@ -234,6 +235,53 @@ func (n *simulation) keepsAllocations(see seer) {
 		}
 	}
 	n.nodes = has
+}
+
+// allocatedUnder are the NUMA nodes that are allocated, by container ID, for each configuration that a life of the daemon has had.
+type allocatedUnder struct {
+	by      *life
+	configs map[string]map[string]int
+}
+
+// reconfigured notes what is allocated before another configuration is read. If that was in force before, containers that had NUMA nodes then have
+// them again a little later, if there is room.
+func (n *simulation) reconfigured(config string) {
+	const later = 2 * time.Second
+	now, by := map[string]int{}, n.current()
+	for p, c := range n.containers() {
+		if !p.PodLevel() && len(p.Claims) == 0 && !n.hasChange(p, Resize) {
+			now[c.ID] = n.stateFile().nodes(p.UID, c.Spec.Name)
+		}
+	}
+	if n.under.by != by {
+		n.under = allocatedUnder{by, map[string]map[string]int{}}
+	}
+	had := n.under.configs[config]
+	n.under.configs[n.config] = now
+	time.AfterFunc(later, func() {
+		n.judge(func() {
+			if n.current() != by || n.config != config || !n.settings().places() || n.trouble.calm(fits, time.Now()).After(time.Now().Add(-later)) {
+				return
+			}
+			file := n.stateFile()
+			for p, c := range n.containers() {
+				was, has := had[c.ID], file.nodes(p.UID, c.Spec.Name)
+				if was != 0 && was != has && n.runs(c) && file.free(was) >= n.limit(c) {
+					n.broken(undone, "%s/%s had the NUMA nodes %b, and has %b", p.Name, c.Spec.Name, was, has)
+				}
+			}
+		})
+	})
+}
+
+// free are the bytes of memory that are left for allocations on NUMA nodes.
+func (f stateFile) free(nodes int) (sum uint64) {
+	for id, node := range f.MachineState {
+		if nodes&(1<<id) != 0 {
+			sum += node.MemoryMap["memory"].Free
+		}
+	}
+	return sum
 }
 
 // takenOver reports whether a container was there before the daemon, which may take what a lost journal does not name for the kubelet's.

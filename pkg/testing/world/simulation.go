@@ -79,7 +79,8 @@ type simulation struct {
 		lastRead
 		verdicts []verdict
 	}
-	nodes   map[string]int         // by pod UID/container: the NUMA nodes of its allocation, when it was seen first
+	nodes   map[string]int // by pod UID/container: the NUMA nodes of its allocation, when it was seen first
+	under   allocatedUnder
 	inits   map[string]heldByInits // by pod UID
 	claimed map[string]int         // by container ID: the NUMA nodes of what ran on its claims when the last life ended that was their driver
 	claims  time.Time              // when a life ended that was not
@@ -514,6 +515,7 @@ func (n *simulation) fault(f Fault) {
 		n.whileUnplugged(length)
 		n.absent(began, length)
 	case NewConfig:
+		n.judge(func() { n.reconfigured(f.Target) })
 		n.mu.Lock()
 		n.config = f.Target
 		n.mu.Unlock()
