@@ -13,7 +13,7 @@ func (a *Agent) findDevices(ctx context.Context, needs ledger.Needs, facts *ledg
 	done := make(chan struct{})
 	pod, c := needs.Pod, needs.Container
 	container := devices.Container{
-		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: c.Name, CDI: c.CDIDevices, Nodes: deviceNodes(c), PCI: c.PCIDevices,
+		UID: pod.Key(), Sandbox: pod.ID, Namespace: pod.Namespace, Pod: pod.Name, Name: c.Name, CDI: c.CDIDevices, Nodes: deviceNodes(c), PCI: c.PCIDevices,
 	}
 	if !needs.Devices || a.devices == nil || !needs.CPUs && !a.devices.Wants(container) {
 		close(done)

@@ -22,12 +22,14 @@ type gpus struct {
 	wait           bool // Find waits for the end of its context
 	cpus           map[string]string
 	finds          atomic.Int64
+	asked          devices.Container // the last one
 }
 
 func (*gpus) Wants(c devices.Container) bool { return len(c.Nodes) > 0 }
 
 func (g *gpus) Find(ctx context.Context, c devices.Container) devices.Pod {
 	g.finds.Add(1)
+	g.asked = c
 	if g.wait {
 		<-ctx.Done()
 		return nil
@@ -70,6 +72,7 @@ func TestDevicesOfContainers(t *testing.T) {
 	if finds := g.finds.Load(); finds != 1 {
 		t.Errorf("asked %d times", finds)
 	}
+	n.want("whose devices", g.asked.UID+" in "+g.asked.Sandbox, pod.UID+" in "+pod.ID)
 	const known, looked = "gpu g on node 1 kubelet", "gpu g on node 0 sysfs"
 	n.want("the devices", strings.Join(devicesOf(n), ";"), known)
 	// The runtime comes back: what the kubelet has said stays. After a restart only sysfs is there, and nothing moves.

@@ -33,8 +33,8 @@ type Node struct {
 
 // Container is a container as the runtime describes it.
 type Container struct {
-	// UID, Namespace and Pod are its pod's.
-	UID, Namespace, Pod, Name string
+	// UID, Sandbox, Namespace and Pod are its pod's. A static pod that was removed has its UID again when its manifest is back.
+	UID, Sandbox, Namespace, Pod, Name string
 	// Nodes are its device nodes, CDI the names of its CDI devices.
 	Nodes []Node
 	CDI   []string

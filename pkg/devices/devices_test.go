@@ -289,6 +289,27 @@ func TestAskedOnceForAPod(t *testing.T) {
 	}
 }
 
+// TestAStaticPodThatComesBack has the UID of before, a hash of its manifest, and may have other devices and CPUs.
+func TestAStaticPodThatComesBack(t *testing.T) {
+	kubelet := &fake{pod: answer(device("g0", 0))}
+	f := finder(t, Options{Socket: kubelet.serve(t)})
+	c := Container{UID: "u", Sandbox: "first", Namespace: "n", Pod: "p", Name: "c", PCI: true}
+	for _, step := range []struct {
+		sandbox string
+		node    int // on which the kubelet has allocated a device
+		want    int
+	}{{"first", 0, 0}, {"first", 1, 0}, {"second", 1, 1}} {
+		kubelet.pod, c.Sandbox = answer(device("g0", int64(step.node))), step.sandbox
+		kubelet.pod.Containers[0].CpuIds = []int64{int64(step.node)}
+		if got, want := f.Find(t.Context(), c)["c"], nodeset.Of(step.want); len(got) != 1 || got[0].Nodes != want {
+			t.Errorf("%s sandbox: devices %+v, want on node %s", step.sandbox, got, want)
+		}
+		if got, want := f.CPUs(t.Context(), c)["c"], fmt.Sprint(step.want); got != want {
+			t.Errorf("%s sandbox: CPUs %s, want %s", step.sandbox, got, want)
+		}
+	}
+}
+
 // TestASlowKubelet ends with its context, is then left alone for a while, and asked again.
 func TestASlowKubelet(t *testing.T) {
 	kubelet := &fake{pod: answer(device("g0", 0)), hold: make(chan struct{})}

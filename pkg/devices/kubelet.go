@@ -37,11 +37,13 @@ type kubelet struct {
 	socket  string
 	log     logrus.FieldLogger
 	breaker *breaker.Breaker
-	pods    *lru.Cache // of known, by UID: a pod's devices and CPUs never change
+	pods    *lru.Cache // of known, by sandboxOfPod: as long as that stands, a pod's devices and CPUs do not change
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn
 }
+
+type sandboxOfPod struct{ uid, sandbox string }
 
 // known are the devices and exclusive CPUs that the kubelet knows of a pod.
 type known struct {
@@ -69,7 +71,8 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 	if k.socket == "" {
 		return known{}
 	}
-	if answer, ok := k.pods.Get(c.UID); ok {
+	of := sandboxOfPod{c.UID, c.Sandbox}
+	if answer, ok := k.pods.Get(of); ok {
 		return answer.(known)
 	}
 	if !k.breaker.Allow() {
@@ -81,7 +84,7 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 		return known{}
 	}
 	result := read(answer)
-	k.pods.Add(c.UID, result)
+	k.pods.Add(of, result)
 	return result
 }
 
