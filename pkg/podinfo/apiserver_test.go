@@ -3,6 +3,7 @@ package podinfo
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -210,5 +211,22 @@ current-context: c
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestAPodWithoutAServiceAccount, such as a static pod or one with automountServiceAccountToken: false, has the variables of the API server and
+// no token: by itself the API server is no source there, and on request an error.
+func TestAPodWithoutAServiceAccount(t *testing.T) {
+	if _, err := os.Stat("/var/run/secrets/kubernetes.io/serviceaccount/token"); err == nil {
+		t.Skip("this runs in a pod with a service account")
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
+	providers, err := Providers(nil, Places{Node: "n"}, quiet())
+	if err != nil || len(providers) != 1 || providers[0].Source() != memoryqos.SourceKubelet {
+		t.Errorf("automatic: got %d providers and error %v, want the kubelet", len(providers), err)
+	}
+	if _, err := Providers([]memoryqos.Source{memoryqos.SourceAPIServer}, Places{Node: "n"}, quiet()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("on request: error %v, want that there is no token", err)
 	}
 }

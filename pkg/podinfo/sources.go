@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
@@ -41,7 +42,8 @@ func Providers(order []memoryqos.Source, at Places, log logrus.FieldLogger) ([]P
 			all = append(all, kubelet)
 		case memoryqos.SourceAPIServer:
 			server, err := at.apiServer()
-			if automatic && (errors.Is(err, rest.ErrNotInCluster) || at.Node == "" && at.Kubeconfig == "") {
+			given := !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist) && at.Node != "" // else a token is missing, or the name
+			if automatic && at.Kubeconfig == "" && !given {
 				continue
 			}
 			if err != nil {
