@@ -227,6 +227,8 @@ func (w *writer) problem(err error) {
 // makeRoom removes the oldest segments, so that a full one fits in beside the others.
 func (w *writer) makeRoom() error {
 	files, err := segmentsIn(w.options.Dir)
+	at := slices.Index(files, w.now.file.Name())
+	files = slices.Concat(files[at+1:], files[:at+1]) // those with later names are of a clock that was ahead
 	room := w.options.Size - w.options.Size/segments
 	for _, file := range slices.Backward(files) {
 		if info, gone := os.Stat(file); gone == nil {

@@ -237,6 +237,40 @@ func TestTheRingIsBounded(t *testing.T) {
 	}
 }
 
+// TestAClockThatWasAhead leaves segments whose names sort last: they are the oldest all the same.
+func TestAClockThatWasAhead(t *testing.T) {
+	const size = 256 << 10
+	d := newDriver(t, size)
+	fill := func() {
+		for range 200 {
+			name := fmt.Sprintf("pod%d", rand.Uint64())
+			d.create(name, gi)
+			d.end(name)
+			d.drained()
+		}
+		d.close()
+	}
+	fill()
+	ahead := len(d.files())
+	var err error
+	d.Recorder, err = New(Options{Dir: d.dir, Size: size, Version: "test"})
+	must(t, err)
+	right := d.now.AddDate(-1, 0, 0)
+	d.now = right
+	d.Ledger = newLedger(t, d.now, "")
+	d.Begin(d.now, d.Ledger)
+	fill()
+	now := 0
+	for _, path := range d.files() {
+		if filepath.Base(path) < prefix+right.AddDate(0, 6, 0).UTC().Format(nameTime) {
+			now++
+		}
+	}
+	if ahead < segments || now < segments {
+		t.Errorf("%d segments with the clock ahead, then %d with the right time, want %d each", ahead, now, segments)
+	}
+}
+
 // TestEventsThatFindTheQueueFull are missing, and what follows them is replayed exactly.
 func TestEventsThatFindTheQueueFull(t *testing.T) {
 	d := &driver{TB: t, dir: t.TempDir(), now: time.Now()}
