@@ -275,11 +275,18 @@ func TestARefusalCostsOneRequest(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatDropsFields has its feature gate DRAConsumableCapacity off. It is not sent the same again and again, and the log says why.
-func TestAnAPIServerThatDropsFields(t *testing.T) {
-	var requests []string
+// cutting is an API server with its feature gate DRAConsumableCapacity off. It has no slice while gone.
+func cutting(t *testing.T) (client rest.Interface, requests *[]string, gone *bool) {
+	requests, gone = new([]string), new(bool)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requests = append(requests, r.Method)
+		*requests = append(*requests, r.Method)
+		w.Header().Set("Content-Type", "application/json")
+		if *gone && r.Method != http.MethodPost {
+			w.WriteHeader(http.StatusNotFound)
+			json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+				Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+			return
+		}
 		slice := &resourceapi.ResourceSlice{}
 		if err := json.NewDecoder(r.Body).Decode(slice); err != nil {
 			t.Error(err)
@@ -288,33 +295,43 @@ func TestAnAPIServerThatDropsFields(t *testing.T) {
 			slice.Spec.Devices[i].AllowMultipleAllocations = nil
 		}
 		slice.TypeMeta = metav1.TypeMeta{Kind: "ResourceSlice", APIVersion: resourceapi.SchemeGroupVersion.String()}
-		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(slice)
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
 	client, err := NewClient(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, hook := logtest.NewNullLogger()
-	p := newPublisher(Options{Client: client, Name: "d", Node: "n", Log: log})
-	p.known = &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: p.slice(), ResourceVersion: "1"}}
-	view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
-	for _, capacity := range []uint64{gi, gi, 2 * gi, 2 * gi} {
-		view.Claimable[0].Capacity = capacity
-		if view.Generation++; !p.due(view) {
-			continue
-		}
-		if err := p.publish(t.Context(), view); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(requests) != 2 {
-		t.Errorf("requests %v, want one for each capacity", requests)
-	}
-	const why = "the API server drops fields of the ResourceSlice: its feature gate DRAConsumableCapacity is off, and claims cannot share a NUMA node"
-	if entries := hook.AllEntries(); len(entries) != 1 || entries[0].Message != why {
-		t.Errorf("the log has %v, want once %q", entries, why)
+	return client, requests, gone
+}
+
+// An API server that drops fields is not sent the same again and again, and the log says why.
+func TestAnAPIServerThatDropsFields(t *testing.T) {
+	for _, mapped := range []bool{false, true} {
+		t.Run(fmt.Sprint("mapped ", mapped), func(t *testing.T) {
+			client, requests, _ := cutting(t)
+			log, hook := logtest.NewNullLogger()
+			p := newPublisher(Options{Client: client, Name: "d", Node: "n", Log: log})
+			p.known = &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: p.slice(), ResourceVersion: "1"}}
+			view := &ledger.View{Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
+			view.Config.Config.DRA.PublishNodeAllocatable = mapped
+			for _, capacity := range []uint64{gi, gi, 2 * gi, 2 * gi} {
+				view.Claimable[0].Capacity = capacity
+				if view.Generation++; !p.due(view) {
+					continue
+				}
+				if err := p.publish(t.Context(), view); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(*requests) != 2 {
+				t.Errorf("requests %v, want one for each capacity", *requests)
+			}
+			const why = "the API server drops fields of the ResourceSlice: its feature gate DRAConsumableCapacity is off, and claims cannot share a NUMA node"
+			if entries := hook.AllEntries(); len(entries) != 1 || entries[0].Message != why {
+				t.Errorf("the log has %v, want once %q", entries, why)
+			}
+		})
 	}
 }
 

@@ -254,7 +254,8 @@ func (p *publisher) send(ctx context.Context, request *rest.Request, object *res
 // noteCut notes whether the API server has dropped fields of a slice that was sent.
 func (p *publisher) noteCut(sent *resourceapi.ResourceSlice) {
 	before := p.cut
-	if p.cut = nil; mapped(sent) || apiequality.Semantic.DeepEqual(p.known.Spec, sent.Spec) { // what is mapped is sent again without
+	unmaps := mapped(sent) && !mapped(p.known) // it is sent again without
+	if p.cut = nil; unmaps || apiequality.Semantic.DeepEqual(p.known.Spec, sent.Spec) {
 		return
 	}
 	if p.cut = &sent.Spec; before == nil {
