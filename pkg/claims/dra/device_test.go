@@ -335,6 +335,29 @@ func TestAnAPIServerThatDropsFields(t *testing.T) {
 	}
 }
 
+// A slice that is deleted, and not made again while the daemon only observes, is made again afterwards.
+func TestACutSliceIsMadeAgainAfterADryRun(t *testing.T) {
+	client, requests, gone := cutting(t)
+	log, _ := logtest.NewNullLogger()
+	p := newPublisher(Options{Client: client, Name: "d", Node: "n", Log: log})
+	p.known = &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: p.slice(), ResourceVersion: "1"}}
+	for i, profile := range []config.Profile{config.ProfileFull, config.ProfileObserve, config.ProfileFull} {
+		view := &ledger.View{Generation: uint64(i + 1), Claimable: []claims.Capacity{{Node: 0, Type: memorymanager.Memory, Capacity: gi}}}
+		view.Config.Config.Profile = profile
+		if p.due(view) {
+			if err := p.publish(t.Context(), view); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if profile == config.ProfileFull {
+			*gone, p.known = true, nil // as the kubelet deletes it when it starts
+		}
+	}
+	if got := (*requests)[len(*requests)-1]; got != http.MethodPost {
+		t.Errorf("requests %v, want that the slice is created at the end", *requests)
+	}
+}
+
 func TestRead(t *testing.T) {
 	type change = func(*resourceapi.ResourceClaim, *resourceapi.DeviceRequestAllocationResult)
 	consumed := func(name, text string) change {

@@ -173,7 +173,7 @@ func (p *publisher) write(ctx context.Context, view *ledger.View) error {
 		err := p.Client.Get().Resource(resource).Name(p.slice()).Do(ctx).Into(found)
 		switch {
 		case apierrors.IsNotFound(err) && empties(view.Config.Config):
-			p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)} // there is none to empty
+			p.known, p.cut = &resourceapi.ResourceSlice{Spec: p.spec(view)}, nil // there is none to empty
 			return nil
 		case apierrors.IsNotFound(err):
 			return p.create(ctx, view)
