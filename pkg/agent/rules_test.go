@@ -13,10 +13,10 @@ import (
 // carried is what the agent may name of the rooms that have rules: types that it carries from one place to another. No other of them may be
 // imported. What is decided by them is the ledger's.
 var carried = map[string][]string{
-	"claims":          {"Claim"},                                               // from the driver of claims to the ledger
-	"config":          {"Config", "Resolved", "Ignore"},                        // from the file to the ledger; Ignore says how long an answer waits
-	"deficit":         {"NodeMemory"}, // the sample of the nodes' memory, which decides nothing
-	"memorymanager":   {"RestoreReport"},                                       // from the state file to the log
+	"claims":          {"Claim"},                        // from the driver of claims to the ledger
+	"config":          {"Config", "Resolved", "Ignore"}, // from the file to the ledger; Ignore says how long an answer waits
+	"deficit":         {"NodeMemory"},                   // the sample of the nodes' memory, which decides nothing
+	"memorymanager":   {"RestoreReport"},                // from the state file to the log
 	"memoryqos":       nil,
 	"nodeset":         nil,
 	"pods":            {"Ref", "Answer"}, // from the pod APIs to the ledger

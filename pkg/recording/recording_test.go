@@ -266,8 +266,8 @@ func TestAClockThatWasAhead(t *testing.T) {
 			now++
 		}
 	}
-	if ahead < segments || now < segments {
-		t.Errorf("%d segments with the clock ahead, then %d with the right time, want %d each", ahead, now, segments)
+	if ahead < segments/2 || now < segments/2 {
+		t.Errorf("%d segments with the clock ahead, then %d with the right time, want most of %d", ahead, now, segments)
 	}
 }
 
