@@ -54,7 +54,7 @@ func (l *Ledger) assign(c *container, decided assignment) {
 	}
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
 	if c.Unplaced == nil && c.Refusal == nil {
-		l.forgetRejections(func(r Rejection) bool { return r.UID == c.pod.UID && r.Container == c.Name })
+		l.forgetRejections(func(r Rejection) bool { return c.pod.has(r) && r.Container == c.Name })
 	}
 	if decided.claims != nil {
 		l.grantClaims(c, *decided.claims, decided.granted)

@@ -279,6 +279,6 @@ func (l *Ledger) endPod(p *pod) {
 		l.manager.ReleasePod(p.Key())
 	}
 	l.placeWaiting()
-	l.forgetRejections(func(r Rejection) bool { return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name })
+	l.forgetRejections(p.has)
 	l.step.effects.Forget = append(l.step.effects.Forget, p.Ref())
 }

@@ -67,6 +67,11 @@ func (l *Ledger) forgetRejections(of func(Rejection) bool) {
 	}
 }
 
+// has reports whether a rejection is of the pod.
+func (p *pod) has(r Rejection) bool {
+	return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
+}
+
 // oldestOfTheMost returns the index of the last rejection in the namespace with the most.
 func oldestOfTheMost(rejections []Rejection) (found int) {
 	number := map[string]int{}

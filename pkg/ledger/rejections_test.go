@@ -83,3 +83,15 @@ func TestAContainerThatWasPlacedIsNoLongerRejected(t *testing.T) {
 		})
 	}
 }
+
+// A pod without a UID is another one than the others without.
+func TestAPlacedContainerLeavesTheRejectionsOfOtherPods(t *testing.T) {
+	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
+	runs(t, l)
+	refused, placed := claimPod("refused", ""), claimPod("placed", "")
+	refused.UID, placed.UID = "", ""
+	l.after(claimed(refused, "main", 40*claimGi), claimed(placed, "main", claimGi))
+	if left := l.View().Rejections; len(left) != 1 || left[0].Pod != "refused" {
+		t.Errorf("rejections %+v, want the one of pod refused", left)
+	}
+}
