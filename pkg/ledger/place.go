@@ -53,7 +53,7 @@ func (l *Ledger) assign(c *container, decided assignment) {
 		c.Had = c.Nodes
 	}
 	c.Placement, c.Released = decided.Placement, c.Released || decided.released
-	if c.Unplaced == nil && c.Refusal == nil {
+	if c.Unplaced == nil && c.Refusal == nil && c.Pinning != "" { // a dry run does not place what it would reject for its annotations
 		l.forgetRejections(func(r Rejection) bool { return c.pod.has(r) && r.Container == c.Name })
 	}
 	if decided.claims != nil {

@@ -95,3 +95,15 @@ func TestAPlacedContainerLeavesTheRejectionsOfOtherPods(t *testing.T) {
 		t.Errorf("rejections %+v, want the one of pod refused", left)
 	}
 }
+
+// A dry run says what a container would be rejected for until it has a place.
+func TestADryRunKeepsTheRejectionOfABadAnnotation(t *testing.T) {
+	l := newLedger(t, "profile: Observe\nonBadAnnotation: Reject")
+	runs(t, l)
+	web := annotated(claimPod("web", ""), "numa", "sometimes")
+	main := claimed(web, "main", claimGi)
+	l.after(main, StartContainer{Pod: web, Container: main.Container}, PodFacts{UID: web.Key(), PodInfo: specOf(web, "main")})
+	if left := l.View().Rejections; len(left) != 1 || left[0].Reason != BadAnnotation.String() {
+		t.Errorf("rejections %+v, want BadAnnotation", left)
+	}
+}
