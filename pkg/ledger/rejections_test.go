@@ -59,6 +59,10 @@ func TestAContainerThatWasPlacedIsNoLongerRejected(t *testing.T) {
 			[]Event{claimed(victim, "main", claimGi), UpdateContainer{Pod: victim, Container: main.Container, To: Resources{MemoryLimit: &refused}}},
 			[]Event{UpdateContainer{Pod: victim, Container: main.Container, To: Resources{MemoryLimit: &large}}},
 		},
+		"a resize, since nothing is placed": {
+			[]Event{claimed(victim, "main", claimGi), UpdateContainer{Pod: victim, Container: main.Container, To: Resources{MemoryLimit: &refused}}},
+			[]Event{reconfigured(t, "profile: QoS"), UpdateContainer{Pod: victim, Container: main.Container, To: Resources{MemoryLimit: &refused}}},
+		},
 		"that was created without an answer": {
 			[]Event{one, two, main},
 			[]Event{EndPod{Pod: other, Gone: true}, Synchronize{Pods: []Pod{victim}, Containers: []Container{running}}},

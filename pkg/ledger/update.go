@@ -45,6 +45,9 @@ func (e UpdateContainer) apply(l *Ledger) {
 	}
 	decided, err := l.resize(next, asked, e.To)
 	run := next.Run
+	if err == nil && decided.Refusal != nil && slices.Equal(decided.Refusal.Request, request(next)) {
+		decided.Refusal = nil // the same resize is refused no more
+	}
 	if err != nil {
 		run = old.Run
 		run.Revision, run.Seq = next.Revision, next.Seq
