@@ -53,7 +53,7 @@ type Sample struct {
 	Unused map[string][]Amount
 	// Unread says why cgroups are not counted, by path: nil where all could be read.
 	Unread map[string]string
-	// Memory is what the kernel said of the nodes, in the order in which it was read.
+	// MemInfo is what the kernel said of the nodes, in the order in which it was read.
 	MemInfo []MemInfo
 }
 
