@@ -123,16 +123,16 @@ type Presence struct {
 // RemovePodSandbox for the sandboxes that it found. CRI-O sends no StopContainer for a container that died meanwhile. A container that runs
 // and never had a cgroup is one of a virtual machine, and ends with its pod.
 func (e Presence) apply(l *Ledger) {
-	for _, at := range e.Present {
-		if p := l.pods[at.UID]; p != nil && p.ID == at.ID {
+	for _, ref := range e.Present {
+		if p := l.pods[ref.UID]; p != nil && p.ID == ref.ID {
 			p.Seen = true
 		}
 	}
 	l.recordPresence(e)
-	for _, at := range e.Gone {
-		p, c := l.pods[at.UID], l.containers[at.ID]
+	for _, ref := range e.Gone {
+		p, c := l.pods[ref.UID], l.containers[ref.ID]
 		switch {
-		case p != nil && p.ID == at.ID: // the pod has no other sandbox by now
+		case p != nil && p.ID == ref.ID: // the pod has no other sandbox by now
 			ending := p.ending()
 			if ending || p.Seen || l.step.now.Sub(p.Born) > podGrace {
 				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
@@ -142,7 +142,7 @@ func (e Presence) apply(l *Ledger) {
 				l.state.StoppedSandboxes.add(p.ID, l.state.Newest)
 				l.endPod(p)
 			}
-		case at.UID == "" && c != nil && c.Revision == at.Revision && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > containerGrace):
+		case ref.UID == "" && c != nil && c.Revision == ref.Revision && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > containerGrace):
 			l.state.EndedContainers.add(c.ID, l.state.Newest)
 			l.end(l.changeContainer(c.ID))
 			l.dropSlot(c)
