@@ -136,8 +136,8 @@ func (o *outbox) post(desired ledger.Desired, later ledger.Later) {
 	for _, id := range later.Sync {
 		o.sync[id] = true
 	}
-	for _, at := range later.ReadLimits {
-		o.limits[at.ID] = at
+	for _, ref := range later.ReadLimits {
+		o.limits[ref.ID] = ref
 	}
 }
 

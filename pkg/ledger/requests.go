@@ -212,13 +212,13 @@ func (c *container) hasPodLimit() bool {
 
 // recordPresence records whether containers' cgroups were present.
 func (l *Ledger) recordPresence(siblings Presence) {
-	for _, at := range siblings.Present {
-		if c := l.containers[at.ID]; c != nil {
+	for _, ref := range siblings.Present {
+		if c := l.containers[ref.ID]; c != nil {
 			c.Seen, c.Present = true, true
 		}
 	}
-	for _, at := range siblings.Gone {
-		if c := l.containers[at.ID]; c != nil && c.Revision == at.Revision {
+	for _, ref := range siblings.Gone {
+		if c := l.containers[ref.ID]; c != nil && c.Revision == ref.Revision {
 			c.Present = false
 		}
 	}
