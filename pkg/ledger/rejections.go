@@ -67,9 +67,9 @@ func (l *Ledger) forgetRejections(of func(Rejection) bool) {
 	}
 }
 
-// has reports whether a rejection is of the pod.
+// has reports whether a rejection is of the pod, which may have no UID, or had another name.
 func (p *pod) has(r Rejection) bool {
-	return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
+	return r.UID == p.UID && (r.UID != "" || r.Namespace == p.Namespace && r.Pod == p.Name)
 }
 
 // oldestOfTheMost returns the index of the last rejection in the namespace with the most.

@@ -100,6 +100,19 @@ func TestAPlacedContainerLeavesTheRejectionsOfOtherPods(t *testing.T) {
 	}
 }
 
+// A static pod whose manifest has a UID, and then another name, leaves no rejection of its old name behind.
+func TestARenamedPodIsNoLongerRejected(t *testing.T) {
+	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
+	runs(t, l)
+	old := claimPod("web", "")
+	renamed := old
+	renamed.Name, renamed.ID = "web2", "sandbox-web2"
+	l.after(claimed(old, "main", 40*claimGi), claimed(renamed, "main", claimGi))
+	if left := l.View().Rejections; len(left) > 0 {
+		t.Errorf("rejections %+v, want none", left)
+	}
+}
+
 // A dry run says what a container would be rejected for until it has a place.
 func TestADryRunKeepsTheRejectionOfABadAnnotation(t *testing.T) {
 	l := newLedger(t, "profile: Observe\nonBadAnnotation: Reject")
