@@ -132,7 +132,7 @@ type Agent struct {
 	outbox
 	shared         *sharedView          // of the last View
 	viewStale      bool                 // since the last View
-	lastNodeMemory []deficit.NodeMemory // by the ledger
+	lastNodeMemory []deficit.NodeMemory // passed to the ledger
 	epoch          uint64               // of the last session
 	session        *Session             // nil when no runtime is connected
 	rereadClaim    func(context.Context, claims.Claim)
