@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +106,42 @@ func TestEmptyFileIsTheDefault(t *testing.T) {
 	if diff := cmp.Diff(Default(), c, sameConfig); diff != "" {
 		t.Errorf("(-default +got):\n%s", diff)
 	}
+}
+
+// TestEveryChoiceAndRangeIsChecked gives each key with a list of names or a range, which the schema of the chart has too, a value that it must not
+// hold.
+func TestEveryChoiceAndRangeIsChecked(t *testing.T) {
+	wrong := map[string]string{}
+	for path := range Choices() {
+		wrong[path] = "zzz"
+	}
+	for path := range Ranges() {
+		wrong[path] = "99"
+	}
+	for path, value := range wrong {
+		err := parseAt(path, value)
+		if err != nil && strings.Contains(err.Error(), "want a mapping") {
+			err = parseAt(path, "{"+value+": 1}")
+		}
+		if err == nil || !strings.Contains(err.Error(), value) {
+			t.Errorf("%s: %s: error %v, want one about %s: validate.go has to check it", path, value, err, value)
+		}
+	}
+}
+
+// parseAt parses a configuration with one key, given by its path with [] for an item of a list.
+func parseAt(path, value string) error {
+	keys := strings.Split(path, ".")
+	slices.Reverse(keys)
+	for _, key := range keys {
+		name, isList := strings.CutSuffix(key, "[]")
+		if isList {
+			value = "[" + value + "]"
+		}
+		value = "{" + name + ": " + value + "}"
+	}
+	_, err := Files(nil).Parse("c.yaml", []byte(value))
+	return err
 }
 
 func TestFileThatCannotBeRead(t *testing.T) {
