@@ -46,7 +46,8 @@ type Options struct {
 	Machine machine.Machine
 	// Sysfs is the root of the sysfs that Machine was read from, to follow changes; empty follows none.
 	Sysfs string
-	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values; empty keeps none of them.
+	// StateDir holds the checkpoint, the journal of written cgroup files, the raised memory.high values and the known pods; empty keeps none
+	// of them.
 	StateDir string
 	// KubeletState is a kubelet's state file, imported if StateDir never had one; empty imports none.
 	KubeletState string
@@ -122,14 +123,14 @@ type Agent struct {
 	wake        chan struct{}          // wakes Run
 	restoreDue  chan struct{}          // wakes restoreLoop
 	highChanged chan struct{}          // wakes the stall guard
-	changed     chan struct{}          // wakes the recorder of OOM kills
+	viewChanged chan struct{}          // wakes the recorder of OOM kills
 
 	configSlot chan struct{} // full while a configuration is applied, which may wait for files
 
-	mu      sync.Mutex // guards the following; its holder never waits
-	ledger  *ledger.Ledger
-	machine machine.Machine // as read last
-	outbox
+	mu             sync.Mutex // guards the following; its holder never waits
+	ledger         *ledger.Ledger
+	machine        machine.Machine // as read last
+	outbox         outbox
 	shared         *sharedView          // of the last View
 	viewStale      bool                 // since the last View
 	lastNodeMemory []deficit.NodeMemory // passed to the ledger
@@ -170,7 +171,7 @@ func New(opts Options) (*Agent, error) {
 		wake:        make(chan struct{}, 1),
 		restoreDue:  make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
-		changed:     make(chan struct{}, 1),
+		viewChanged: make(chan struct{}, 1),
 		configSlot:  make(chan struct{}, 1),
 		unread:      map[string]bool{},
 		ancestors:   ancestors{slot: make(chan struct{}, 1)},

@@ -23,8 +23,9 @@ type ancestors struct {
 	hanging  atomic.Int32  // writes that did not return within applyLimit
 }
 
-// protect writes the newest values of the parent cgroups. Failures are logged and retried at the next event and by Run. It returns false if
-// ctx ended before the newest values became desired.
+// protect passes all newest values to the protector and has it write them, as far as its Apply does: a container's memory.high and cpuset.mems
+// are left to its Run. Failures in parent cgroups are logged and retried at the next event and by Run. It returns false if ctx ended before the
+// newest values became desired.
 func (a *Agent) protect(ctx context.Context) (desired bool) {
 	if !a.ancestors.take(ctx) {
 		a.poke()

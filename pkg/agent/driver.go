@@ -48,7 +48,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	if a.writer != nil {
 		a.submitAll(effects.Allocations)
 	}
-	a.post(effects.Desired, effects.Later)
+	a.outbox.post(effects.Desired, effects.Later)
 	if a.journal != nil {
 		for _, dir := range effects.Removed {
 			a.journal.End(dir)
@@ -63,7 +63,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	}
 	if !effects.ViewStays {
 		a.viewStale = true
-		signal(a.changed)
+		signal(a.viewChanged)
 	}
 	if len(effects.Sync) > 0 { // the other effects are up to the caller
 		a.poke()

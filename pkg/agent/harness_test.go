@@ -258,7 +258,7 @@ func (n *node) sync(pods []Pod, containers []Container) []Update {
 	return updates
 }
 
-// podOfClass makes a pod and its cgroup.
+// pod makes a pod and its cgroup.
 func (n *node) pod(name string, class memoryqos.QOSClass) Pod {
 	n.Helper()
 	uid := name + "-uid"

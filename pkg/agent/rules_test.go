@@ -15,7 +15,7 @@ import (
 var carried = map[string][]string{
 	"claims":          {"Claim"},                        // from the driver of claims to the ledger
 	"config":          {"Config", "Resolved", "Ignore"}, // from the file to the ledger; Ignore says how long an answer waits
-	"deficit":         {"NodeMemory"},                   // the sample of the nodes' memory, which decides nothing
+	"deficit":         {"NodeMemory"},                   // from the sampler to the ledger
 	"memorymanager":   {"RestoreReport"},                // from the state file to the log
 	"memoryqos":       nil,
 	"nodeset":         nil,

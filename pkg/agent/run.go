@@ -56,7 +56,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// lockPeriod is the period of tryLock, and of the samples: a processor wakes up once for both.
+// lockPeriod is the time between two tries of tryLock.
 const lockPeriod = 2 * time.Second
 
 // tryLock takes the lock periodically, so that /healthz shows whether it is stuck.

@@ -68,7 +68,7 @@ func sameView(a, b ledger.View) bool {
 
 // Changed returns a channel that receives a value after View may have changed; several changes may share one. It has one receiver, the
 // recorder of OOM kills.
-func (a *Agent) Changed() <-chan struct{} { return a.changed }
+func (a *Agent) Changed() <-chan struct{} { return a.viewChanged }
 
 // Migrations returns writes of running containers' cpuset.mems, and writes that were not made because they would move too much, by cgroup.
 func (a *Agent) Migrations() map[string]protect.Migration { return a.protector.Migrations() }

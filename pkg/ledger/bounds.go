@@ -4,9 +4,9 @@ import "fmt"
 
 // The runtime's data about a pod is kept as long as the pod lives, so its size is bounded.
 const (
-	// longestName is the longest name that the API server admits, in bytes. UIDs and the runtime's ids are shorter.
+	// maxNameLength is the longest name that the API server admits, in bytes. UIDs and the runtime's ids are shorter.
 	maxNameLength = 253
-	// mostContainers is more than any useful pod has, including ended containers that keep their allocation.
+	// maxContainers is more than any useful pod has, including ended containers that keep their allocation.
 	maxContainers = 4096
 )
 

@@ -83,7 +83,7 @@ const (
 	maxCDINames = 1024
 	// maxCDINameLength is longer than a CDI device's vendor, class and name, in bytes.
 	maxCDINameLength = 512
-	// longestPath is the kernel's PATH_MAX.
+	// maxPathLength is the kernel's PATH_MAX.
 	maxPathLength = 4096
 	// maxPageSizes is more than any kernel's huge page sizes, and than the Memory Manager takes.
 	maxPageSizes = 16

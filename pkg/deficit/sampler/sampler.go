@@ -115,7 +115,7 @@ func (s *Sampler) Sample() {
 	}
 }
 
-// stands reports whether another sample would cost much and tell nothing.
+// stands reports whether the last sample still holds on a node with so many containers that another one would cost much.
 func (s *Sampler) stands(last *deficit.Sample, view *ledger.View, memInfo []deficit.MemInfo) bool {
 	return view.Generation == s.of && len(s.pages) > sampleReads && last.Stands(memInfo) && s.Now().Sub(last.At) < sampleAge
 }
@@ -181,8 +181,8 @@ func (p *pagesRead) store(found map[int]cgroupfs.NodePages, err error) {
 	}
 }
 
-// fill puts what was read into the cgroups, and reports whether some have not been read yet. One that cannot be read is not counted;
-// the error is that of the first where none can.
+// fill copies the pages that were read into the cgroups, and reports whether some have not been read yet. A cgroup that cannot be read is not
+// counted. If none can be read, fill returns the first one's error.
 func (s *Sampler) fill(cgroups []deficit.Cgroup) (waiting bool, err error) {
 	known := false
 	for i := range cgroups {

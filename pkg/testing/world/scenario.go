@@ -119,7 +119,7 @@ type Program struct {
 // Change is something that is done to a pod while it lives.
 type Change struct {
 	At        Duration `json:"at"`
-	Kind      string   `json:"kind"` // one of ChangeKinds
+	Kind      string   `json:"kind"` // one of those below
 	Container string   `json:"container,omitempty"`
 	Limit     uint64   `json:"limit,omitempty"` // of a resize, in bytes; the request grows in the same proportion
 }
