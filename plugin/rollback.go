@@ -46,6 +46,8 @@ kernel's default, and the last lines say so.`,
 		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case resume && dryRun:
+				return errors.New("--resume and --dry-run: give one of them")
 			case resume:
 				return resumeLive(cmd.Context(), o.stateDir, cmd.OutOrStdout())
 			case !dryRun:
@@ -59,7 +61,6 @@ kernel's default, and the last lines say so.`,
 	o.addTo(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be done")
 	cmd.Flags().BoolVar(&resume, "resume", false, "have the running daemon write its values again after a rollback")
-	cmd.MarkFlagsMutuallyExclusive("dry-run", "resume")
 	return cmd
 }
 

@@ -117,7 +117,7 @@ func TestRollbackOfARunningDaemon(t *testing.T) {
 		t.Errorf("after its end:\n%s", diff)
 	}
 	wantAll(t, h.ask(1, "rollback", "--resume"), "no daemon answers on "+h.path("state/admin.sock"))
-	wantAll(t, h.ask(2, "rollback", "--resume", "--dry-run"), "[dry-run resume]")
+	wantAll(t, h.ask(2, "rollback", "--resume", "--dry-run"), "--resume and --dry-run: give one of them\n")
 	h.start()
 	eventually(t, "a restart ends the rollback", func() bool { return h.knob(container, "cpuset.mems") == "0" })
 }

@@ -37,14 +37,15 @@ func List(names []string) string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// Nearest returns the name that a word is likely to mean, letters' case aside; of equals the first. It is empty where none is near:
+// Nearest returns the name that a word is likely to mean, letters' case aside; of equals one that it begins, else the first. It is empty where none is near:
 // a wrong suggestion is worse than none.
 func Nearest(word string, names []string) string {
 	word = strings.ToLower(word[:min(len(word), longest)])
-	best, fewest := "", 0
+	best, fewest, begun := "", 0, false
 	for _, name := range names {
-		if n, near := distance(word, strings.ToLower(name)); near && (best == "" || n < fewest) {
-			best, fewest = name, n
+		begins := strings.HasPrefix(strings.ToLower(name), word)
+		if n, near := distance(word, strings.ToLower(name)); near && (best == "" || n < fewest || n == fewest && begins && !begun) {
+			best, fewest, begun = name, n, begins
 		}
 	}
 	return best

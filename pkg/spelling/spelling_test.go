@@ -22,6 +22,7 @@ func TestHintOnlyWhereANameIsNear(t *testing.T) {
 		"a short name":               {"dar", keys, "dra"},
 		"a plural":                   {"logs", keys, "log"},
 		"the first of equals":        {"stats", commands, "state"},
+		"begun, of equals":           {"statu", commands, "status"},
 		"begun":                      {"topologyManager", keys, "topologyManagerPolicy"},
 		"a part left out":            {"topologyPolicy", keys, "topologyManagerPolicy"},
 		"a separator too many":       {"dry-run", keys, "dryRun"},
