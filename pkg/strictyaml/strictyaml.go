@@ -193,7 +193,7 @@ func syntaxError(name string, data []byte, err error) error {
 		before, _, _ := bytes.Cut(data, []byte("*"+strings.TrimSuffix(anchor, "' referenced")))
 		e.Line, e.Message = 1+bytes.Count(before, []byte("\n")), e.Message+"; a text that begins with * needs quotes"
 	} else if hint := hints[e.Message]; hint != "" {
-		e.Message += "; " + hint
+		e.Line, e.Message = max(e.Line, 1), e.Message+"; "+hint // the YAML reader does not name the first line
 	}
 	return e
 }
@@ -203,7 +203,7 @@ var hints = map[string]string{
 	"did not find expected ',' or ']'":               "a text with ? or ! needs quotes",
 	"did not find expected key":                      "is the line, or the one before it, indented like its neighbours?",
 	"found unexpected end of stream":                 "is a closing quote missing?",
-	"mapping values are not allowed in this context": "is the line indented like its neighbours?",
+	"mapping values are not allowed in this context": "is the line indented like its neighbours, and a text with a colon in quotes?",
 }
 
 // The YAML reader's errors about a TAB; the first may be about another character.

@@ -186,7 +186,8 @@ func TestBadFileIsOneClearError(t *testing.T) {
 		"list as a key":            {"labels: {[a]: b}", "f:1: labels: want a name as the key, got a list"},
 		"alias as a key":           {"name: &n x\nlabels: {*n : b}", "f:2: labels: want a name as the key, got an alias"},
 		"unknown alias":            {"name: x\nlist: [*-n]", "f:2: unknown anchor '-n' referenced; a text that begins with * needs quotes"},
-		"indented too far":         {"name: x\n  list: [a]", "f:2: mapping values are not allowed in this context; is the line indented like its neighbours?"},
+		"indented too far":         {"name: x\n  list: [a]", "f:2: mapping values are not allowed in this context; is the line indented like its neighbours, and a text with a colon in quotes?"},
+		"a colon in a text":        {"name: x: y", "f:1: mapping values are not allowed in this context; is the line indented like its neighbours, and a text with a colon in quotes?"},
 		"indented too little":      {"a:\n  b: 1\n c: 2", "f:2: did not find expected key; is the line, or the one before it, indented like its neighbours?"},
 		"wildcard in a list":       {"name: x\nlist: [a?b]", "f:1: did not find expected ',' or ']'; a text with ? or ! needs quotes"}, // the reader has the line before
 		"binary":                   {"name: !!binary eA==", `f:1: name: tag "!!binary" is not supported`},
