@@ -37,8 +37,8 @@ func List(names []string) string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// Nearest returns the name that a word is likely to mean, letters' case aside; of equals one that it begins, else the first. It is empty where none is near:
-// a wrong suggestion is worse than none.
+// Nearest returns the name that a word is likely to mean, letters' case aside; of equals one that it begins, else the first. It is empty where
+// none is near: a wrong suggestion is worse than none.
 func Nearest(word string, names []string) string {
 	word = strings.ToLower(word[:min(len(word), longest)])
 	best, fewest, begun := "", 0, false
