@@ -226,6 +226,9 @@ func (n *node) stop() {
 	if err := n.Close(ctx); err != nil {
 		n.Log("close:", err)
 	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	n.requests.Run(ended) // closes its file, also where the test did not start Run
 }
 
 // work does what Run and the protector's own loop do after an event, reconcile what they do every period.
