@@ -88,7 +88,7 @@ func TestAContainerThatWasPlacedIsNoLongerRejected(t *testing.T) {
 	}
 }
 
-// A pod without a UID is another one than the others without.
+// Pods without a UID differ by their names.
 func TestAPlacedContainerLeavesTheRejectionsOfOtherPods(t *testing.T) {
 	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
 	runs(t, l)

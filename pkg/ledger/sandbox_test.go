@@ -162,7 +162,7 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 		"the pod API says otherwise": {[]Event{create("init", 8*gi), start("init"), create("main", gi, "init"), EndContainer{ID: "web-init"}, start("main"),
 			PodFacts{UID: "web", PodInfo: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed,
 				Containers: []pods.Container{{Name: "init", Kind: memoryqos.Init, Request: 8 * gi, Limit: 8 * gi}, {Name: "main", Request: gi, Limit: gi}}}}}}, own},
-		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{Present: []CgroupRef{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
+		"the pod's limit is one container's by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{Present: []CgroupRef{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "")

@@ -21,7 +21,7 @@ func outcome(r *ledger.Rejection) string {
 	return text
 }
 
-// current are the view's rejections, and those of containers that run unpinned for so long that the view's have gone on without them.
+// current are the view's rejections, and one for each container that runs unpinned and whose rejection the view has dropped meanwhile.
 func current(view *ledger.View) []ledger.Rejection {
 	list := slices.Clone(view.Rejections)
 	for _, c := range view.Containers() {
