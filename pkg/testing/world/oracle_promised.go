@@ -221,10 +221,17 @@ func (n *simulation) whereAllocated(see seer) {
 // keepsAllocations looks for containers of living pods that have lost an allocation, or have it on other NUMA nodes, which another configuration or a
 // resize may do.
 func (n *simulation) keepsAllocations(see seer) {
+	if !n.settings().places() || time.Now().Before(n.placed) {
+		n.nodes = nil
+		return
+	}
 	has, file := map[string]int{}, n.stateFile()
 	for _, p := range n.kubelet.Pods() {
+		if p.PodLevel() || p.Ending || len(p.Claims) > 0 || n.hasChange(p, Resize) {
+			continue
+		}
 		for _, c := range p.Pod.Containers {
-			if c.Kind == memoryqos.Init || p.PodLevel() || p.Ending || len(p.Claims) > 0 || n.hasChange(p, Resize) || !n.settings().places() || time.Now().Before(n.placed) {
+			if c.Kind == memoryqos.Init {
 				continue
 			}
 			who := p.UID + "/" + c.Name
@@ -247,10 +254,10 @@ type allocatedUnder struct {
 // them again a little later, if there is room.
 func (n *simulation) reconfigured(config string) {
 	const later = 2 * time.Second
-	now, by := map[string]int{}, n.current()
+	now, by, file := map[string]int{}, n.current(), n.stateFile()
 	for p, c := range n.containers() {
 		if !p.PodLevel() && len(p.Claims) == 0 && !n.hasChange(p, Resize) {
-			now[c.ID] = n.stateFile().nodes(p.UID, c.Spec.Name)
+			now[c.ID] = file.nodes(p.UID, c.Spec.Name)
 		}
 	}
 	if n.under.by != by {
